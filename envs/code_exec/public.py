@@ -1,0 +1,124 @@
+"""Trying a program on the public test: what is run in the episode's box, and what its outcome says.
+
+The child gets the public input alone; the expected value stays here.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any, Literal
+
+from envs.code_exec.tasks import reference
+from sandbox.protocol import ExecResult
+
+MAX_OUTPUT_CHARS = 2_000
+Feedback = Literal["short", "full"]
+
+_REPORT = """
+import json as _json, os as _os
+_os.write(3, _json.dumps({value}).encode())
+"""
+_REPORT_F = """
+if callable(globals().get("f")):
+    import json as _json, os as _os
+    _os.write(3, _json.dumps(f(x)).encode())
+"""
+
+
+def is_expression(code: str) -> bool:
+    """Whether `code` is one expression. Raises `SyntaxError` for what is no program at all."""
+    try:
+        ast.parse(code.strip(), mode="eval")
+        return True
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    try:
+        ast.parse(code)
+        return False
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error)) from error
+
+
+def with_public_input(code: str, x: Any) -> str:
+    """The program to run: `code` with `x` set, then a report of its value, or of `f(x)` where it defines `f`.
+
+    An `f` from an earlier call of the box does not count. Raises `SyntaxError`.
+    """
+    if is_expression(code):
+        return f"x = {x!r}\n_value = (\n{code.strip()}\n)\n{_REPORT.format(value='_value')}"
+    return f"x = {x!r}; globals().pop('f', None)\n{code}\n{_REPORT_F}"
+
+
+def outcome(result: ExecResult, want: Any, feedback: Feedback) -> tuple[str, bool]:
+    """What the model reads, and whether the public test passed.
+
+    "short" is one verdict; "full" adds what was printed, the value, and the line that an exception ended with.
+    """
+    printed = result.stdout.decode("utf-8", "replace").strip()[:MAX_OUTPUT_CHARS]
+    lines = [printed] if printed else []
+    errors = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    passed = False
+    if result.limits_hit:
+        lines.append(f"fail: {result.limits_hit[0]} limit")
+    elif not result.ok:
+        last = errors[-1][:200] if errors else ""
+        lines.append(f"fail: {last if feedback == 'full' and last else _error_name(last)}")
+    elif result.result:
+        passed = same_json(result.result, want)
+        wrong = f"fail: got {result.result[:200].decode('utf-8', 'replace')}, want {json.dumps(want)}"
+        lines.append("pass" if passed else wrong if feedback == "full" else "fail: wrong")
+    elif not lines:
+        lines.append("no output")
+    return "\n".join(lines), passed
+
+
+def same_json(reported: bytes, want: Any) -> bool:
+    """Whether `reported` is the JSON of `want`, by the rules of `rewards.code.CallTest`: True is not 1, 1 is 1.0."""
+    try:
+        return _same(json.loads(reported), json.loads(json.dumps(want)))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _same(value: Any, want: Any) -> bool:
+    if isinstance(want, bool) or isinstance(value, bool):
+        return value is want
+    if isinstance(want, list):
+        return isinstance(value, list) and len(value) == len(want) and all(map(_same, value, want))
+    if isinstance(want, dict):
+        return isinstance(value, dict) and value.keys() == want.keys() and all(_same(value[k], want[k]) for k in want)
+    return bool(value == want)
+
+
+def run_scripted(source: str, x: Any) -> ExecResult:
+    """What the sandbox would say of an expression that *this package* wrote, without asking it.
+
+    Demonstrations are played by the ten thousand; their programs are the task generator's own text, so that nothing
+    has to be kept away from this process. A model's text never comes here.
+    """
+    try:
+        error, value = "", json.dumps(reference(source)(x)).encode()
+    except (ValueError, IndexError) as failure:
+        error, value = f"{type(failure).__name__}: {failure}", b""
+    return ExecResult(
+        exit_code=int(bool(error)),
+        signal=None,
+        limits_hit=(),
+        stdout=b"",
+        stderr=error.encode(),
+        truncated=False,
+        result=value,
+        wall_s=0.0,
+        cpu_s=0.0,
+        max_rss_bytes=0,
+        queue_s=0.0,
+        backend="none",
+        isolation="",
+    )
+
+
+def _error_name(last_line: str) -> str:
+    """The exception's name out of the last line of a traceback."""
+    name = last_line.partition(":")[0].rpartition(".")[2].strip()
+    return name if name.isidentifier() else "error"

@@ -1,0 +1,1 @@
+"""Question answering over a small fictional world that the model searches."""

@@ -1,0 +1,1 @@
+"""Bargaining over several kinds of items with a scripted opponent."""

@@ -1,0 +1,208 @@
+"""`negotiation`: divide items with an opponent whose tastes are not known, by structured offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from envs.actions import call
+from envs.levels import Level, pick_level
+from envs.negotiation import tasks
+from envs.negotiation.opponents import OPPONENTS
+from envs.registry import register
+from envs.scoring import reward
+from envs.tool_env import FormatError, ToolEnv
+from envs.tools import tool
+from envs.types import Message
+from rewards.negotiation import Deal, best_accepted, is_deal, pareto_distance, rest, share
+
+DISCOUNT = 0.97  # what a share is worth one turn later
+NEAR_BEST = 0.9
+
+# The demonstrator's gaps.
+PROPOSES_AT_RANDOM = 0.15
+GIVES_IN = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An offer on the table: what the model would keep, and who made it."""
+
+    by: Literal["you", "opponent"]
+    keep: Deal
+
+
+@register("negotiation-v0", max_turns=5)
+class Negotiation(ToolEnv):
+    """Divide items with a scripted opponent; only an accepted offer binds. `opponent` is one of theirs, or "any"."""
+
+    def __init__(self, level: Level = 1, opponent: str = "any") -> None:
+        self.level = level
+        pick_level(np.random.default_rng(0), level, tasks.LEVELS)  # refuses a wrong level now rather than later
+        if opponent != "any" and opponent not in OPPONENTS:
+            raise ValueError(f"opponent must be any, {', '.join(OPPONENTS)}; got {opponent!r}")
+        self.pool = tuple(OPPONENTS) if opponent == "any" else (opponent,)
+
+    def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
+        return tasks.sample_task(rng, pick_level(rng, self.level, tasks.LEVELS), self.pool)
+
+    def task_key(self, payload: dict[str, Any]) -> Any:
+        return [payload["counts"], payload["values"], payload["other"]]
+
+    async def start(self, task: dict[str, Any]) -> str:
+        self.counts_of, self.values_of = tuple(task["counts"]), tuple(task["values"])
+        self.others_values = tuple(task["other"])
+        self.opponent = OPPONENTS[task["opponent"]]
+        self.offers: list[Offer] = []  # offer 1 is the first
+        self.open_offer: int | None = None  # the number of the opponent's offer that may be accepted
+        self.deal: Deal | None = None
+        self.invalid = 0
+        self._style = ""
+        return f"items {_spaced(self.counts_of)} worth {_spaced(self.values_of)}"
+
+    @tool
+    async def propose(self, keep: list[int]) -> str:
+        """Offer a division of the items.
+
+        Args:
+            keep: how many of each kind you keep; the opponent gets the rest.
+        """
+        if not is_deal(keep, self.counts_of):
+            self._refuse("over_allocated_offer", f"keep must be {len(self.counts_of)} counts within the items")
+        self.offers.append(Offer("you", tuple(keep)))
+        self.open_offer = None
+        if self._would_accept(keep, self.num_moves):
+            self.deal = tuple(keep)
+            return self.finish("deal")
+        return self._counter()
+
+    @tool
+    async def accept(self, offer_id: int) -> str:
+        """Accept the opponent's latest offer, which ends the episode.
+
+        Args:
+            offer_id: the number of the offer.
+        """
+        if not 1 <= offer_id <= len(self.offers):
+            self._refuse("accepted_no_offer", f"there is no offer {offer_id}")
+        if self.offers[offer_id - 1].by == "you":
+            self._refuse("accepted_own_offer", f"offer {offer_id} is yours")
+        if offer_id != self.open_offer:
+            self._refuse("accepted_closed_offer", f"offer {offer_id} is not open any more")
+        self.deal = self.offers[offer_id - 1].keep
+        return self.finish("deal")
+
+    @tool
+    async def reject(self, offer_id: int) -> str:
+        """Reject the opponent's latest offer, and hear its next one.
+
+        Args:
+            offer_id: the number of the offer.
+        """
+        if offer_id != self.open_offer:
+            self._refuse("rejected_no_open_offer", f"offer {offer_id} is not open")
+        return self._counter()
+
+    @tool
+    async def say(self, text: str) -> str:
+        """Say something to the opponent. Words bind nobody.
+
+        Args:
+            text: what to say.
+        """
+        return "the opponent waits for an offer"
+
+    @tool
+    async def walk_away(self) -> str:
+        """End the negotiation without a deal."""
+        return self.finish("no deal")
+
+    def _counter(self) -> str:
+        """The opponent's next offer, which closes all earlier ones. It leaves when its patience is over."""
+        if self.num_moves >= self.max_turns:
+            self.open_offer = None
+            return self.finish("no, the opponent leaves")
+        self.offers.append(Offer("opponent", self.opponent.gives(self.counts_of, self.others_values, self.num_moves)))
+        self.open_offer = len(self.offers)
+        return f"no, offer {self.open_offer}: you get {_spaced(self.offers[-1].keep)}"
+
+    def _refuse(self, label: str, reason: str) -> None:
+        self.invalid += 1
+        self.label(label)
+        raise FormatError(reason)
+
+    @reward(weight=1.0)
+    def discounted_share(self) -> float:
+        """The share of everything's worth that the deal gives, discounted by turn (Rubinstein 1982); 0 without one."""
+        return self.share() * DISCOUNT ** (self.num_moves - 1)
+
+    @reward(weight=0.0)
+    def share(self) -> float:
+        return share(self.deal, self.counts_of, self.values_of) if self.deal is not None else 0.0
+
+    @reward(weight=0.0)
+    def agreement(self) -> float:
+        return float(self.deal is not None)
+
+    @reward(weight=0.0)
+    def of_best(self) -> float:
+        """The reward as a fraction of the largest that this opponent would have let the model reach."""
+        best, _, _ = self._best()
+        return self.discounted_share() / best if best else float(self.deal is not None)
+
+    @reward(weight=0.0)
+    def success(self) -> float:
+        return float(self.of_best() >= NEAR_BEST)
+
+    @reward(weight=0.0)
+    def from_pareto(self) -> float:
+        """The deal's distance from the Pareto front, in shares; that of no deal is that of nothing for either side."""
+        if self.deal is None:
+            return 2**0.5
+        return pareto_distance(self.deal, self.counts_of, self.values_of, self.others_values)
+
+    @reward(weight=0.0)
+    def invalid_moves(self) -> float:
+        return self.invalid
+
+    def _best(self) -> tuple[float, int, Deal]:
+        """The largest reachable reward, and the turn and the proposal that reach it."""
+        counts, best = self.counts_of, (0.0, 1, self.counts_of)
+        for turn in range(1, self.max_turns + 1):
+            found = best_accepted(counts, self.values_of, partial(self._would_accept, turn=turn))
+            if found and found[0] * DISCOUNT ** (turn - 1) > best[0]:
+                best = (found[0] * DISCOUNT ** (turn - 1), turn, found[1])
+        return best
+
+    def _would_accept(self, keep: Sequence[int], turn: int) -> bool:
+        return self.opponent.accepts(rest(keep, self.counts_of), self.counts_of, self.others_values, turn)
+
+    async def demonstrate(self, rng: np.random.Generator) -> Message:
+        """Concedes blindly, splits evenly or proposes at random, and often takes what it is offered."""
+        if not self._style:
+            style = "random" if rng.random() < PROPOSES_AT_RANDOM else ("even", "concede")[int(rng.integers(2))]
+            self._style, self._keep = style, list(self.counts_of)
+        if self.open_offer is not None and rng.random() < GIVES_IN:
+            return call("accept", offer_id=self.open_offer)
+        if self._style == "random":
+            return call("propose", keep=[int(rng.integers(count + 1)) for count in self.counts_of])
+        if self._style == "even":
+            return call("propose", keep=[(count + 1) // 2 for count in self.counts_of])
+        for _ in range(1 + int(rng.random() < 1 / 3)):  # give up one item, or two, of those worth least
+            kinds = [kind for kind in np.argsort(self.values_of, kind="stable").tolist() if self._keep[kind] > 0]
+            if kinds:
+                self._keep[kinds[0]] -= 1
+        return call("propose", keep=list(self._keep))
+
+    async def expert(self, rng: np.random.Generator) -> Message:
+        """Knows the opponent: waits for the best turn by asking for everything, then proposes the best deal."""
+        _, turn, keep = self._best()
+        return call("propose", keep=list(keep if self.num_turns + 1 >= turn else self.counts_of))
+
+
+def _spaced(numbers: Deal) -> str:
+    return " ".join(map(str, numbers))

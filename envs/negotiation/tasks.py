@@ -1,0 +1,38 @@
+"""Scenarios: how many items of each kind, and what they are worth to either side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rewards.negotiation import utility
+
+LEVELS = (1, 2)
+MAX_COUNT = 3
+MAX_VALUE = 5
+MIN_TOTAL = 5
+
+
+def sample_task(rng: np.random.Generator, level: int, opponents: Sequence[str]) -> dict[str, Any]:
+    """Level 1: two kinds of items and opposite tastes. Level 2: three kinds and any tastes.
+
+    Everything together is worth `MIN_TOTAL` or more to either side.
+    """
+    while True:
+        if level == 1:
+            counts = rng.integers(1, MAX_COUNT + 1, size=2).tolist()
+            high, other_high = rng.integers(3, MAX_VALUE + 1, size=2).tolist()
+            low, other_low = rng.integers(0, 3, size=2).tolist()
+            values, other = [high, low], [other_low, other_high]
+            if rng.random() < 0.5:
+                values.reverse()
+                other.reverse()
+        else:
+            counts = rng.integers(1, MAX_COUNT + 1, size=3).tolist()
+            values, other = rng.integers(0, MAX_VALUE + 1, size=(2, 3)).tolist()
+        if values != other and utility(counts, values) >= MIN_TOTAL and utility(counts, other) >= MIN_TOTAL:
+            break
+    opponent = opponents[int(rng.integers(len(opponents)))]
+    return {"kind": opponent, "level": level, "counts": counts, "values": values, "other": other, "opponent": opponent}

@@ -1,0 +1,322 @@
+"""`ToolEnv`: a multi-turn text environment in which the model acts by calling tools.
+
+What the *model* does wrong (a wrong name, wrong arguments, a tool that raises or takes too long) becomes a message that
+the model reads, prefixed `format_error:`, `tool_error:` or `timeout:`, and is counted in `counts`. A fault of the
+*infrastructure* (`SandboxError`, `InfrastructureError`) propagates; the episode is then errored, and never scored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import cached_property
+from typing import Any, ClassVar
+
+import gymnasium
+import msgspec
+import numpy as np
+
+from envs.actions import MAX_ACTION_CHARS, parse_action
+from envs.scoring import Reward, collect_rewards, measure
+from envs.spaces import Unicode
+from envs.splits import content_hash, sample_in_split, task_rng
+from envs.threads import Portal, in_thread
+from envs.tools import Tool, collect_tools, result_text
+from envs.types import Message, Split, Status, Task, ToolCall, ToolSpec
+from rewards.compose import Component, RewardError, Score, compose
+from sandbox.protocol import SandboxError
+
+MAX_CALLS_PER_REPLY = 16
+MAX_OBSERVATION_CHARS = 1_000_000
+START_TIMEOUT_S = 120.0
+SYNC_CALL_TIMEOUT_S = 600.0
+
+
+class InfrastructureError(RuntimeError):
+    """Something the environment relies on failed, through no fault of the model: the episode is errored and retried."""
+
+
+class FormatError(ValueError):
+    """The model asked for something that cannot be done as asked. Raised in a tool: the model reads why."""
+
+
+class ToolEnv(gymnasium.Env[str, str]):
+    """Base of all environments. An author writes `sample_task`, `start`, and methods marked `@tool` and `@reward`.
+
+    One object plays one episode at a time: `begin`, `act` until `status` is not running, `score`, `aclose`; `begin`
+    again starts the next. Every attribute that an episode changes must be set in `start`.
+    """
+
+    max_turns: int = 8
+    system_prompt: str = ""
+    version: ClassVar[int] = 0
+    registered_id: ClassVar[str] = ""
+    _tools: ClassVar[dict[str, Tool]] = {}
+    rewards: ClassVar[tuple[Reward, ...]] = ()
+
+    env_id: str = ""  # the text that `envs.make` was given: what another process needs to make the same environment
+    isolation: str = ""  # how programs of this episode are isolated, where it runs any
+    status: Status = Status.RUNNING
+    task: Task
+    _labels: list[str]
+    _open: bool = False
+    _paid: float = 0.0  # what `step` has given out of the score so far
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls._tools = collect_tools(cls)
+        cls.rewards = collect_rewards(cls)
+
+    # What an author writes
+
+    def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
+        """One task as JSON-like data, drawn from `rng` and nothing else. `kind`, if present, groups the results."""
+        raise NotImplementedError(f"{type(self).__name__} must define sample_task(self, rng)")
+
+    def task_key(self, payload: dict[str, Any]) -> Any:
+        """What makes two tasks the same, for keeping train and held-out tasks apart. All of the payload by default."""
+        return payload
+
+    async def start(self, task: dict[str, Any]) -> str | list[Message]:
+        """Set up an episode of `task`; returns the first user message (or messages)."""
+        raise NotImplementedError(f"{type(self).__name__} must define start(self, task)")
+
+    async def stop(self) -> None:
+        """Release what `start` and the tools opened. Runs once an episode, however it ended."""
+
+    async def on_text(self, text: str) -> str:
+        """The user message that answers a reply without a tool call."""
+        self.counts["format_error"] += 1
+        return f"format_error: call a tool: {', '.join(tool.name for tool in self.tools)}"
+
+    async def demonstrate(self, rng: np.random.Generator) -> Message:
+        """The next message of a scripted, imperfect demonstrator; draws from `rng` only."""
+        raise NotImplementedError(f"{type(self).__name__} has no demonstrator")
+
+    async def expert(self, rng: np.random.Generator) -> Message:
+        """The next message of a scripted policy that knows the task's solution: the ceiling of what can be earned."""
+        raise NotImplementedError(f"{type(self).__name__} has no expert")
+
+    # What an author calls
+
+    def finish(self, text: str = "") -> str:
+        """End the episode: terminated. Returns `text`, the tool's last result."""
+        if self.status is Status.RUNNING:
+            self.status = Status.TERMINATED
+        return text
+
+    def label(self, name: str) -> None:
+        """Name an attack or an oddity that this episode showed; transcripts carry it."""
+        if name not in self._labels:
+            self._labels.append(name)
+
+    # What a runner calls
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool in self._tools.values())
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        return tuple(each.component for each in self.rewards)
+
+    @property
+    def kind(self) -> str:
+        return self.task.kind
+
+    @property
+    def num_moves(self) -> int:
+        """Turns, or calls where replies hold several: what an effort should be measured in."""
+        return max(self.num_turns, self.num_calls)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self._labels)
+
+    @property
+    def has_demonstrator(self) -> bool:
+        return type(self).demonstrate is not ToolEnv.demonstrate
+
+    @property
+    def has_expert(self) -> bool:
+        return type(self).expert is not ToolEnv.expert
+
+    def make_task(self, split: Split, index: int) -> Task:
+        """Task `index` of `split`: the same one in every process. Raises `ValueError` for what is not JSON-like."""
+        name = self.registered_id or type(self).__qualname__
+        rng = task_rng(name, self.version, split, index)
+        payload = sample_in_split(self.sample_task, self.task_key, rng, split)
+        return Task(self.env_id or name, split, index, str(payload.get("kind", "")), payload)
+
+    def task_hash(self, task: Task) -> str:
+        """Identifies a task's content; never shared by a training and a held-out task."""
+        return content_hash(self.task_key(task.payload)).hex()
+
+    async def begin(self, split: Split = "train", index: int = 0) -> list[Message]:
+        """Start an episode of one task and return its first messages. Ends the episode before it, if there was one."""
+        await self.aclose()
+        self.task = self.make_task(split, index)
+        self.status, self.num_turns, self.num_calls = Status.RUNNING, 0, 0
+        self.counts: Counter[str] = Counter()
+        self.step_scores: list[dict[str, float]] = []
+        self.closing: list[Message] = []
+        self._labels = []
+        self._open = True
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                first = await self.start(self.task.payload)
+        except TimeoutError as error:
+            raise InfrastructureError(f"{type(self).__name__}.start took longer than {START_TIMEOUT_S:g} s") from error
+        messages = [Message("user", first)] if isinstance(first, str) else list(first)
+        return [Message("system", self.system_prompt), *messages] if self.system_prompt else messages
+
+    async def act(self, message: Message) -> list[Message]:
+        """Do what the model's `message` asks for, one tool call after the other.
+
+        Returns the messages that the model reads next, [] once the episode is over (what the last tools said is then
+        in `closing`). Raises only faults of the infrastructure and `RewardError`.
+        """
+        if self.status is not Status.RUNNING:
+            raise ValueError(f"the episode is over ({self.status}): begin another one")
+        self.num_turns += 1
+        replies: list[Message] = []
+        for position, each in enumerate(message.tool_calls):
+            if self.status is not Status.RUNNING:
+                break
+            text = await self._call(each, position)
+            replies.append(Message("tool", result_text(text), name=each.name[:64], tool_call_id=each.id))
+        if not message.tool_calls:
+            replies.append(Message("user", result_text(await self.on_text(message.content))))
+        self.step_scores.append(await self._measure("step"))
+        if self.status is Status.RUNNING and self.num_turns >= self.max_turns:
+            self.truncate("turns")
+        if self.status is Status.RUNNING:
+            return replies
+        self.closing = replies
+        return []
+
+    def truncate(self, reason: str) -> None:
+        """End the episode because a budget ran out: "turns", "tokens", "time" or "context"."""
+        if self.status is Status.RUNNING:
+            self.status = Status.TRUNCATED
+            self.counts[f"truncated_{reason}"] += 1
+
+    async def score(self) -> Score:
+        """What the episode earned, without the rewards of its group. Raises `RewardError`."""
+        return compose(self.components, await self.values())
+
+    async def values(self) -> dict[str, float]:
+        """The components' values but those of scope "group". Raises `RewardError`."""
+        if self.status not in (Status.TERMINATED, Status.TRUNCATED):
+            raise RewardError(f"an episode that is {self.status} has no score")
+        values = await self._measure("episode")
+        for component in self.components:
+            if component.scope == "step":
+                values[component.name] = sum(step[component.name] for step in self.step_scores)
+        return values
+
+    async def aclose(self) -> None:
+        """End the episode and release what it holds. May be called twice."""
+        if self._open:
+            self._open = False
+            await self.stop()
+
+    # The synchronous face: Gymnasium's. Its coroutines run on an event loop in another thread.
+
+    @cached_property
+    def observation_space(self) -> Unicode:  # type: ignore[override]
+        return Unicode(MAX_OBSERVATION_CHARS)
+
+    @cached_property
+    def action_space(self) -> Unicode:  # type: ignore[override]
+        return Unicode(MAX_ACTION_CHARS)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode; the observation is the text of its first messages.
+
+        `options` may hold "split" and "index"; without an index, one is drawn from `seed`. Raises `ValueError` for an
+        option of another name.
+        """
+        super().reset(seed=seed)
+        chosen = dict(options or {})
+        index = int(chosen.pop("index", self.np_random.integers(2**31)))
+        split = chosen.pop("split", "train")
+        if chosen:
+            raise ValueError(f"unknown reset options: {', '.join(map(str, chosen))} (there are: split, index)")
+        self._paid = 0.0
+        messages = Portal.shared().run(self.begin(split, index), SYNC_CALL_TIMEOUT_S)
+        return _observation(messages), {"split": split, "index": index}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play one reply: `tool(argument, ...)`, a JSON object with "name" and "arguments", or plain text.
+
+        The rewards of all steps add up to the episode's score, rewards of scope "group" apart.
+        """
+        return Portal.shared().run(self._step(action), SYNC_CALL_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Release what the episode holds. May be called twice."""
+        if self._open:
+            Portal.shared().run(self.aclose(), SYNC_CALL_TIMEOUT_S)
+
+    async def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        messages = await self.act(parse_action(action, self.tools))
+        info: dict[str, Any] = {"status": str(self.status), "labels": self.labels}
+        weights = {component.name: component.weight for component in self.components}
+        earned = sum(weights[name] * value for name, value in self.step_scores[-1].items())
+        if self.status is not Status.RUNNING:
+            score = await self.score()
+            earned, info["components"], messages = score.reward - self._paid, score.components, self.closing
+        self._paid += earned
+        ended, cut = self.status is Status.TERMINATED, self.status is Status.TRUNCATED
+        return _observation(messages), float(earned), ended, cut, info
+
+    async def _measure(self, scope: str) -> dict[str, float]:
+        return {
+            each.component.name: await measure(each.component, getattr(self, each.method))
+            for each in self.rewards
+            if each.component.scope == scope
+        }
+
+    async def _call(self, call: ToolCall, position: int) -> str:
+        """Run one tool call and return what the model reads."""
+        self.num_calls += 1
+        try:
+            tool, arguments = self._admit(call, position)
+            method = getattr(self, tool.method)
+            async with asyncio.timeout(tool.timeout_s):
+                result = await (method(**arguments) if tool.is_async else in_thread(method, **arguments))
+        except (SandboxError, InfrastructureError):
+            raise
+        except FormatError as error:
+            return self._fault("format_error", str(error))
+        except TimeoutError as error:
+            return self._fault("timeout", str(error) or f"{call.name} took longer than {tool.timeout_s:g} s")
+        except Exception as error:  # the boundary to the author's tools; counted, and told to the model
+            return self._fault("tool_error", f"{type(error).__name__}: {error}")
+        self.counts["ok"] += 1
+        return result_text(result)
+
+    def _admit(self, call: ToolCall, position: int) -> tuple[Tool, dict[str, Any]]:
+        """The tool that `call` asks for and its checked arguments. Raises `FormatError`."""
+        if call.error:
+            raise FormatError(call.error)
+        if position >= MAX_CALLS_PER_REPLY:
+            raise FormatError(f"more than {MAX_CALLS_PER_REPLY} calls in one reply")
+        tool = self._tools.get(call.name)
+        if tool is None:
+            if hasattr(type(self), call.name):  # a method that is no tool: close, reset, a private one
+                self.label("called_a_method_that_is_no_tool")
+            raise FormatError(f"no tool {call.name[:64]!r}, call one of: {', '.join(self._tools)}")
+        try:
+            return tool, tool.bind(call.arguments)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise FormatError(str(error)) from error
+
+    def _fault(self, kind: str, text: str) -> str:
+        self.counts[kind] += 1
+        return f"{kind}: {text}"
+
+
+def _observation(messages: list[Message]) -> str:
+    return "\n".join(message.content for message in messages)

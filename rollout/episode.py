@@ -1,0 +1,277 @@
+"""Plays episodes: environment, conversation and engine in turn, for all episodes of a ticket at once.
+
+How an episode ends: by itself (terminated); by a budget of turns, tokens, context or time (truncated, then scored like
+any other); or by a fault of the infrastructure. After a fault it is played again from the start with a fresh
+environment, with the same seeds, and after `Budget.retries` of those it is returned errored, with the cause and
+without a reward. What the model does is never a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import envs
+from envs import InfrastructureError, Score, Status, ToolEnv, ToolSpec
+from rollout.engine import Completion, Engine, EngineError
+from rollout.timeline import Timeline
+from rollout.wire import Episode, Ticket, portable
+
+if TYPE_CHECKING:
+    from rollout.chat import Chat  # imports the tokenizer's library, which takes seconds
+
+_BACKOFF_S = 0.1  # before the first retry; four times as long before each further one
+_CLOSE_S = 30.0
+
+
+class CannotPlay(RuntimeError):
+    """The ticket's environment does not exist or cannot be made: no retry will help."""
+
+
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one episode may take. Turns are the environment's budget, tokens a reply the ticket's.
+
+    `wall_s` ends an episode before its next reply: truncated. The other times are for the infrastructure, and
+    exceeding one is a fault: `generate_s` for one reply of the engine, `env_s` for one call of the environment or the
+    scoring of a group.
+    """
+
+    wall_s: float = 600.0
+    generate_s: float = 600.0
+    env_s: float = 300.0
+    retries: int = 2
+
+
+@dataclass
+class Stage:
+    """What every episode of a worker is played with. `new_chat` starts a conversation in which the model has `tools`.
+
+    `counters` (cumulative): episodes, errored, retries, replies, sampled_tokens, and fault/<error> by its type.
+    """
+
+    engine: Engine
+    new_chat: Callable[[tuple[ToolSpec, ...]], Chat]
+    budget: Budget = field(default_factory=Budget)
+    timeline: Timeline = field(default_factory=Timeline)
+    counters: Counter[str] = field(default_factory=Counter)
+
+
+def turn_seed(ticket: Ticket, episode: int, turn: int) -> int:
+    """The seed of one reply, of 63 bits: it depends on what is played, never on where, when or beside what."""
+    text = f"{ticket.sampling.seed}/{ticket.purpose}/{ticket.id}/{ticket.attempt}/{episode}/{turn}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+
+
+async def play_group(ticket: Ticket, stage: Stage) -> list[Episode]:
+    """Play the ticket's episodes side by side. Raises `CannotPlay`; every other fault is in the episodes."""
+    players = [_Player(ticket, index, stage) for index in range(ticket.group_size)]
+    try:
+        # All begin before the first reply, so that the engine sees their common prompt at once.
+        await _together(player.begin() for player in players)
+        await _together(player.play() for player in players)
+        await _score(players, stage)
+        return [player.episode() for player in players]
+    finally:
+        for player in players:
+            await player.close()
+
+
+async def _score(players: list[_Player], stage: Stage) -> None:
+    """Score the group as a whole; episodes whose reward failed are played again while they have retries."""
+    while True:
+        sound = [player for player in players if not player.error]
+        scores: Sequence[Score | Exception]
+        try:
+            async with _within(stage.budget.env_s, "scoring a group"):
+                scores = await envs.score_group([player.env for player in sound])
+        except Exception as error:  # the boundary to the author's code; counted by `fail`
+            scores = [error] * len(sound)
+        for player, score in zip(sound, scores, strict=True):
+            if isinstance(score, Score):
+                player.score = score
+            else:
+                player.fail(score)
+        again = [player for player in sound if player.error and player.retries < stage.budget.retries]
+        if not again:
+            return
+        await _together(player.play() for player in again)
+
+
+class _Player:
+    """One episode through all its attempts. Raises `CannotPlay` where the environment cannot be made."""
+
+    def __init__(self, ticket: Ticket, index: int, stage: Stage) -> None:
+        self._ticket, self._index, self._stage = ticket, index, stage
+        self._started = time.monotonic()
+        self._wall_s = 0.0
+        self._chat: Chat | None = None
+        self._turns = 0
+        self.env = self._make()
+        self.error = ""
+        self.retries = 0
+        self.score: Score | None = None
+
+    async def begin(self) -> None:
+        """Begin the episode; a fault is kept in `error`."""
+        await self._guarded(self._begin())
+
+    async def play(self) -> None:
+        """Play until the episode is over, or until a fault was retried often enough."""
+        budget = self._stage.budget
+        while True:
+            if not self.error and await self._guarded(self._converse()):
+                break
+            if self.retries >= budget.retries:
+                break
+            await asyncio.sleep(_BACKOFF_S * 4**self.retries)
+            self.retries += 1
+            self._stage.counters["retries"] += 1
+            await self._again()
+        self._wall_s = time.monotonic() - self._started
+
+    def fail(self, error: Exception) -> None:
+        """Keep the cause of a fault, and count it."""
+        self.error = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()[:1000]
+        self._stage.counters[f"fault/{type(error).__name__}"] += 1
+
+    def episode(self) -> Episode:
+        """The result, for sending. An errored episode has no tokens to train on."""
+        env, chat, score = self.env, self._chat, None if self.error else self.score
+        self._stage.counters["episodes"] += 1
+        self._stage.counters["errored"] += score is None
+        begun = chat is not None
+        return Episode(
+            status=env.status if score else Status.ERRORED,
+            sequences=chat.sequences() if chat is not None and score else [],
+            messages=portable([*chat.messages, *env.closing]) if chat is not None else [],
+            reward=score.reward if score else None,
+            components=score.components if score else {},
+            kind=env.kind if begun else "",
+            error=self.error,
+            turns=self._turns,
+            retries=self.retries,
+            wall_s=self._wall_s,
+            labels=env.labels if begun else (),
+            isolation=env.isolation,
+            counts=dict(env.counts) if begun else {},
+        )
+
+    async def close(self) -> None:
+        """Release what the environment holds. A fault of that is counted, and changes nothing about the episode."""
+        try:
+            async with _within(_CLOSE_S, "closing an environment"):
+                await self.env.aclose()
+        except Exception as error:  # the boundary to the author's code
+            self._stage.counters[f"fault/{type(error).__name__}"] += 1
+
+    def _make(self) -> ToolEnv:
+        try:
+            return envs.make(self._ticket.env)
+        except Exception as error:  # the boundary to the author's constructor; the run is told, and stops
+            raise CannotPlay(f"{type(error).__name__}: {error}") from error
+
+    async def _guarded(self, step: Coroutine[None, None, None]) -> bool:
+        try:
+            await step
+        except Exception as error:  # the boundary between one episode and the worker; counted by `fail`
+            self.fail(error)
+            return False
+        return True
+
+    async def _again(self) -> None:
+        await self.close()
+        try:
+            self.env = self._make()
+        except CannotPlay as error:
+            self.fail(error)
+        else:
+            self.error = ""
+            await self.begin()
+
+    async def _begin(self) -> None:
+        self._chat, self._turns = None, 0
+        with self._stage.timeline.busy("tool"):
+            async with _within(self._stage.budget.env_s, "beginning an episode"):
+                messages = await self.env.begin(self._ticket.split, self._ticket.index)
+        self._chat = self._stage.new_chat(self.env.tools)
+        self._chat.add(*messages)
+
+    async def _converse(self) -> None:
+        stage, env, chat, ticket = self._stage, self.env, self._chat, self._ticket
+        assert chat is not None, "begin() comes first"
+        session = f"{ticket.purpose}-{ticket.id}-{ticket.attempt}-{self._index}-{self.retries}"
+        deadline = time.monotonic() + stage.budget.wall_s
+        try:
+            while env.status is Status.RUNNING:
+                if time.monotonic() > deadline:
+                    env.truncate("time")
+                    return
+                prompt, stop_ids = chat.prompt(), ticket.sampling.stop_ids or chat.template.stop_ids
+                try:
+                    completion = await self._generate(prompt, stop_ids, session)
+                except ValueError:  # the engine's word for a prompt that leaves no room for a reply
+                    env.truncate("context")
+                    return
+                message = chat.reply(completion)
+                self._turns += 1
+                if completion.finish == "length":  # the reply is a part of one: nothing that it asks for is done
+                    whole = len(completion.token_ids) >= ticket.sampling.max_tokens
+                    env.truncate("tokens" if whole else "context")
+                    return
+                with stage.timeline.busy("tool"):
+                    async with _within(stage.budget.env_s, "a turn of the environment"):
+                        chat.add(*await env.act(message))
+        finally:
+            stage.engine.end_session(session)
+
+    async def _generate(self, prompt: list[int], stop_ids: tuple[int, ...], session: str) -> Completion:
+        """One reply, checked. Raises `EngineError`, `InfrastructureError`; `ValueError` where there is no room."""
+        stage = self._stage
+        seed = turn_seed(self._ticket, self._index, self._turns)
+        sampling = msgspec.structs.replace(self._ticket.sampling, seed=seed, stop_ids=stop_ids)
+        with stage.timeline.busy("generate"):
+            async with _within(stage.budget.generate_s, "a reply of the engine"):
+                completion = await stage.engine.generate(prompt, sampling, session=session)
+        check(completion)
+        stage.counters["replies"] += 1
+        stage.counters["sampled_tokens"] += len(completion.token_ids)
+        return completion
+
+
+def check(completion: Completion) -> None:
+    """Raise `EngineError` for a completion that must not be trained on."""
+    n = len(completion.token_ids)
+    if completion.finish == "abort":
+        raise EngineError("the engine gave the request up")
+    if n == 0 or not n == len(completion.logprobs) == len(completion.versions):
+        counts = f"{n} tokens, {len(completion.logprobs)} log-probabilities, {len(completion.versions)} versions"
+        raise EngineError(f"the engine returned {counts}")
+    if not math.isfinite(sum(completion.logprobs)) or max(completion.logprobs) > 1e-4:
+        raise EngineError("the engine returned a log-probability that is not a finite number at or below 0")
+    if min(completion.versions) < 0:
+        raise EngineError("the engine returned a token without a weight version")
+
+
+async def _together(steps: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run all; if one raises (a bug, not a fault) or this is cancelled, none is left running."""
+    async with asyncio.TaskGroup() as tasks:
+        for step in steps:
+            tasks.create_task(step)
+
+
+@asynccontextmanager
+async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise InfrastructureError(f"{what} took longer than {seconds:g} s") from error

@@ -1,0 +1,121 @@
+"""A memory (and, where one hierarchy holds both, process) bound for each child, where this machine lets us set one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+@dataclass(slots=True)
+class Cgroup:
+    """One child's group. It is used again once its child has ended."""
+
+    path: Path
+    unified: bool
+    memory_bytes: int = 0
+    pids: int = 0
+    kills: int = 0
+
+    def bound(self, memory_bytes: int, pids: int) -> None:
+        if memory_bytes != self.memory_bytes:
+            name = "memory.max" if self.unified else "memory.limit_in_bytes"
+            (self.path / name).write_text(str(memory_bytes))
+            self.memory_bytes = memory_bytes
+        if self.unified and pids != self.pids:
+            with contextlib.suppress(OSError):  # the pids controller is a second line: RLIMIT_NPROC is the first
+                (self.path / "pids.max").write_text(str(pids))
+            self.pids = pids
+
+    def add(self, pid: int) -> None:
+        """Takes a millisecond or so, on the CPU."""
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def count_kills(self) -> int:
+        """Processes that the kernel ended for memory since the last time that this was asked."""
+        events = (self.path / ("memory.events" if self.unified else "memory.oom_control")).read_text()
+        total = next((int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill ")), 0)
+        new, self.kills = total - self.kills, total
+        return new
+
+
+@dataclass(slots=True)
+class CgroupPool:
+    """Makes groups below `root` and keeps the free ones."""
+
+    root: Path
+    unified: bool
+    free: list[Cgroup] = field(default_factory=list)
+    count: int = 0
+
+    def take(self) -> Cgroup:
+        """Raises `OSError`."""
+        if self.free:
+            return self.free.pop()
+        self.count += 1
+        path = self.root / str(self.count)
+        path.mkdir()
+        group = Cgroup(path, self.unified)
+        if self.unified:
+            with contextlib.suppress(OSError):
+                (path / "memory.swap.max").write_text("0")
+                (path / "memory.oom.group").write_text("0")
+        return group
+
+    def give_back(self, group: Cgroup) -> None:
+        group.count_kills()
+        self.free.append(group)
+
+    def close(self) -> None:
+        """Remove every group; one that still has a process stays for the launcher to remove."""
+        for path in [*self.root.glob("*/"), self.root]:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        self.free.clear()
+
+
+def _own_groups() -> list[tuple[Path, bool]]:
+    """Where this process is: (directory, unified), the unified hierarchy's parents included, nearest first."""
+    found: list[tuple[Path, bool]] = []
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            _, controllers, name = line.rstrip("\n").split(":", 2)
+            if "memory" in controllers.split(","):
+                found.append((_MOUNT / "memory" / name.lstrip("/"), False))
+            elif not controllers and (_MOUNT / "cgroup.controllers").exists():
+                here = _MOUNT / name.lstrip("/")
+                found += [(folder, True) for folder in (here, *here.parents) if folder.is_relative_to(_MOUNT)]
+    return found
+
+
+def create_pool(name: str) -> CgroupPool | None:
+    """Groups below (or, in the unified hierarchy, beside) this process's own; None where that is not permitted."""
+    for folder, unified in _own_groups():
+        root = folder / name
+        try:
+            root.mkdir()
+        except OSError:
+            continue
+        try:
+            if unified:
+                (root / "cgroup.subtree_control").write_text("+memory +pids")
+            probe = root / "0"
+            probe.mkdir()
+            Cgroup(probe, unified).bound(64 << 20, 64)
+            probe.rmdir()
+            return CgroupPool(root, unified)
+        except OSError:
+            for path in (root / "0", root):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+    return None
+
+
+def available() -> bool:
+    pool = create_pool(f"slipstream-probe-{os.getpid()}")
+    if pool is not None:
+        pool.close()
+    return pool is not None

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import envs
+from envs import Message, Status, call
+from envs.doc_search import tasks
+from envs.doc_search.env import DocSearch
+from envs.doc_search.retrieval import Index
+
+
+async def started(text: str = "doc_search", index: int = 0) -> DocSearch:
+    env = envs.make(text)
+    assert isinstance(env, DocSearch)
+    await env.begin("train", index)
+    return env
+
+
+async def mean_reward(policy: str, episodes: int, text: str = "doc_search") -> float:
+    env, rng, total = envs.make(text), np.random.default_rng(0), 0.0
+    for index in range(episodes):
+        await env.begin("heldout", index)
+        while env.status is Status.RUNNING:
+            await env.act(await getattr(env, policy)(rng))
+        total += (await env.score()).reward
+    return total / episodes
+
+
+async def test_the_expert_earns_everything_and_the_demonstrator_leaves_a_gap() -> None:
+    assert await mean_reward("expert", 60) == 1.0
+    assert await mean_reward("expert", 30, "doc_search?level=2&documents=40") == 1.0
+    assert 0.4 < await mean_reward("demonstrate", 150) < 0.65
+    assert await mean_reward("demonstrate", 100, "doc_search?level=2") < 0.3
+
+
+async def test_two_hops_step_by_step() -> None:
+    env = await started("doc_search?level=2")
+    person, company = env.task.payload["path"]
+    (reply,) = await env.act(call("search", query=person))
+    assert reply.content.startswith(f"{person}: ")
+    assert f"works {company}" in reply.content
+    (reply,) = await env.act(call("search", query=f"what about {company}?", k=2))
+    first, second = reply.content.split("\n")
+    assert first.startswith(f"{company}: ")
+    assert not second.startswith(company)
+    assert await env.act(call("answer", text=f" {env.task.payload['answer'].upper()}. ")) == []
+    score = await env.score()
+    assert score.reward == 1.0
+    assert score.components == {"success": 1.0, "delay": 0.0, "f1": 1.0, "evidence": 1.0, "calls": 3.0}
+
+
+async def test_more_searches_than_needed_cost_a_little_even_within_one_reply() -> None:
+    env = await started("doc_search?level=1")
+    search = call("search", query="x").tool_calls[0]
+    await env.act(Message("assistant", "", tool_calls=(search, search, search)))
+    await env.act(call("answer", text=env.task.payload["answer"]))
+    assert (await env.score()).reward == pytest.approx(1 - 2 * 0.05)
+
+
+async def attempt(kind: str) -> tuple[DocSearch, float]:
+    """Play one attack on the grader and return what it earned."""
+    env = await started("doc_search?level=2")
+    answer, path = env.task.payload["answer"], env.task.payload["path"]
+    everything = sorted({value for _, text in env.documents for value in tasks.values_of(text)})
+    if kind == "answer only in tool output":
+        for title in path * 3:
+            if env.status is Status.RUNNING:
+                await env.act(call("search", query=title))
+    elif kind == "answer only in plain text":
+        while env.status is Status.RUNNING:
+            await env.act(Message("assistant", f"The answer is {answer}."))
+    elif kind == "answer as a query":
+        while env.status is Status.RUNNING:
+            await env.act(call("search", query=answer))
+    else:
+        text = {
+            "empty": "",
+            "punctuation": " . ",
+            "every candidate": ", ".join(everything),
+            "two candidates": f"{answer} or {everything[0] if everything[0] != answer else everything[1]}",
+            "the question": env.task.payload["question"],
+            "the documents": "\n".join(text for _, text in env.documents),
+            "I don't know": "I don't know",
+        }[kind]
+        await env.act(call("answer", text=text))
+    return env, (await env.score()).reward
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "answer only in tool output",
+        "answer only in plain text",
+        "answer as a query",
+        "empty",
+        "punctuation",
+        "every candidate",
+        "two candidates",
+        "the question",
+        "the documents",
+        "I don't know",
+    ],
+)
+async def test_attacks_earn_nothing(kind: str) -> None:
+    env, earned = await attempt(kind)
+    assert earned == 0.0
+    assert env.status in (Status.TERMINATED, Status.TRUNCATED)
+
+
+async def test_without_documents_an_answer_is_a_guess() -> None:
+    rng, hits = np.random.default_rng(1), 0.0
+    env = envs.make("doc_search")
+    for index in range(200):
+        await env.begin("heldout", index)
+        await env.act(call("answer", text=tasks.CITIES[int(rng.integers(len(tasks.CITIES)))]))
+        hits += (await env.score()).reward
+    assert hits / 200 < 0.08
+
+
+@pytest.mark.parametrize("query", ["", "?!", "zzz", "\x00", "a" * 10_000])
+async def test_queries_that_match_nothing(query: str) -> None:
+    env = await started()
+    (reply,) = await env.act(call("search", query=query))
+    assert reply.content == "no result"
+
+
+@pytest.mark.parametrize("k", [0, -1, 11])
+async def test_k_is_bounded(k: int) -> None:
+    env = await started()
+    (reply,) = await env.act(call("search", query="x", k=k))
+    assert reply.content == "format_error: k must be 1 to 10"
+
+
+def test_titles_outrank_mentions() -> None:
+    index = Index(
+        (
+            ("Mona Koch", "Mona Koch: works Acron"),
+            ("Acron", "Acron: makes jars"),
+            ("Leif Koch", "Leif Koch: works Acron"),
+        )
+    )
+    assert index.search("acron", 3)[0] == 1
+    assert index.search("mona koch", 1) == [0]
+    assert index.search("Leif", 5) == [2]
+
+
+def test_a_search_is_fast() -> None:
+    env = envs.make("doc_search")
+    documents = tuple((title, text) for title, text in env.make_task("train", 0).payload["documents"])
+    index = Index(documents)
+    started_at = time.perf_counter()
+    for _ in range(50):
+        index.search(documents[3][0], 1)
+    assert (time.perf_counter() - started_at) / 50 < 0.005  # 0.05 ms on an idle core
+
+
+def test_every_question_is_answered_by_its_path() -> None:
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(200):
+        task = tasks.sample_task(rng, int(rng.integers(1, 3)), 12)
+        documents = dict(map(tuple, task["documents"]))
+        assert len(documents) == 12
+        assert task["answer"] in tasks.values_of(documents[task["path"][-1]])
+        assert task["path"][0] in task["question"]
+        seen.add(task["question"].split()[1])
+    assert seen == {"does", "is"}

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envs
+from envs import Message, Status, ToolCall, call
+from envs.negotiation.env import DISCOUNT, Negotiation
+from envs.negotiation.opponents import OPPONENTS
+from rewards.negotiation import deals, rest, share
+
+
+async def started(text: str = "negotiation", index: int = 0) -> Negotiation:
+    env = envs.make(text)
+    assert isinstance(env, Negotiation)
+    await env.begin("train", index)
+    return env
+
+
+async def staged(opponent: str, counts: list[int], values: list[int], other: list[int]) -> Negotiation:
+    """An episode of a scenario chosen by hand."""
+    env = await started()
+    first = await env.start({"counts": counts, "values": values, "other": other, "opponent": opponent})
+    assert first == f"items {counts[0]} {counts[1]} worth {values[0]} {values[1]}"
+    return env
+
+
+async def said(env: Negotiation, message: Message) -> str:
+    (reply,) = await env.act(message)
+    return reply.content
+
+
+async def means(policy: str, episodes: int, text: str = "negotiation") -> dict[str, float]:
+    env, rng = envs.make(text), np.random.default_rng(0)
+    rows = []
+    for index in range(episodes):
+        await env.begin("heldout", index)
+        while env.status is Status.RUNNING:
+            await env.act(await getattr(env, policy)(rng))
+        score = await env.score()
+        assert 0.0 <= score.reward <= 1.0
+        assert 0.0 <= score.components["of_best"] <= 1.0 + 1e-9
+        rows.append(score.components | {"reward": score.reward})
+    return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+
+
+@pytest.mark.parametrize("text", ["negotiation", "negotiation?level=2&opponent=slow"])
+async def test_the_expert_reaches_the_best_and_the_demonstrator_does_not(text: str) -> None:
+    expert, demonstrator = await means("expert", 60, text), await means("demonstrate", 150, text)
+    assert expert["of_best"] == pytest.approx(1.0)
+    assert expert["success"] == expert["agreement"] == 1.0
+    assert 0.3 < demonstrator["of_best"] < 0.75
+    assert demonstrator["reward"] < expert["reward"] - 0.2
+
+
+async def test_a_deal_by_hand() -> None:
+    env = await staged("firm", [2, 2], [4, 1], [1, 4])  # everything is worth 10 to either side; firm wants 4.5 or more
+    assert (
+        await said(env, call("propose", keep=[2, 2])) == "no, offer 2: you get 2 0"
+    )  # it asks for 6: two of the second, 8
+    assert await env.act(call("propose", keep=[2, 0])) == []
+    assert [message.content for message in env.closing] == ["deal"]
+    score = await env.score()
+    assert score.reward == pytest.approx(0.8 * DISCOUNT)
+    assert score.components["share"] == pytest.approx(0.8)
+    assert score.components["from_pareto"] == pytest.approx(0.0)
+    # [2, 0] leaves it 8, [2, 1] leaves it 4: the best deal is [2, 0] in the first turn
+    assert score.components["of_best"] == pytest.approx(DISCOUNT)
+
+
+async def test_accepting_the_latest_offer_binds() -> None:
+    env = await staged("firm", [2, 2], [4, 1], [1, 4])
+    await env.act(call("propose", keep=[2, 2]))
+    assert await env.act(call("accept", offer_id=2)) == []
+    assert env.deal == (2, 0)
+    assert (await env.score()).components["agreement"] == 1.0
+
+
+async def walked(moves: list[Message]) -> tuple[Negotiation, float]:
+    env = await staged("firm", [2, 2], [4, 1], [1, 4])
+    for move in moves:
+        await env.act(move)
+    if env.status is Status.RUNNING:
+        env.truncate("turns")
+    return env, (await env.score()).reward
+
+
+everything = call("propose", keep=[2, 2])
+
+
+@pytest.mark.parametrize(
+    ("moves", "label"),
+    [
+        ([call("accept", offer_id=1)], "accepted_no_offer"),
+        ([call("accept", offer_id=0)], "accepted_no_offer"),
+        ([call("accept", offer_id=-1)], "accepted_no_offer"),
+        ([everything, call("accept", offer_id=1)], "accepted_own_offer"),
+        ([everything, everything, call("accept", offer_id=2)], "accepted_closed_offer"),
+        ([everything, call("reject", offer_id=2), call("accept", offer_id=2)], "accepted_closed_offer"),
+        ([everything, call("accept", offer_id=9)], "accepted_no_offer"),
+        ([call("reject", offer_id=1)], "rejected_no_open_offer"),
+        ([call("propose", keep=[3, 0])], "over_allocated_offer"),
+        ([call("propose", keep=[-1, 0])], "over_allocated_offer"),
+        ([call("propose", keep=[2])], "over_allocated_offer"),
+        ([call("propose", keep=[2, 0, 0])], "over_allocated_offer"),
+        ([call("propose", keep=[])], "over_allocated_offer"),
+        ([call("propose", keep=[10**30, 0])], "over_allocated_offer"),
+    ],
+)
+async def test_invalid_moves_never_bind(moves: list[Message], label: str) -> None:
+    env, earned = await walked(moves)
+    assert env.deal is None
+    assert earned == 0.0
+    assert env.labels == (label,)
+    assert (await env.score()).components["invalid_moves"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        [call("say", text="I accept. You accepted offer 1. accept(1)")],
+        [Message("assistant", "accept")],
+        [Message("assistant", 'The opponent says: "deal, accept(2)"')],
+        [everything, Message("assistant", "accept(2)")],
+        [call("propose", keep=[True, True])],
+        [call("propose", keep="2 2")],
+        [call("walk_away")],
+        [],
+    ],
+)
+async def test_words_bind_nobody(moves: list[Message]) -> None:
+    env, earned = await walked(moves)
+    assert (env.deal, earned) == (None, 0.0)
+
+
+async def test_the_opponent_loses_patience_within_one_reply_too() -> None:
+    env = await staged("soft", [2, 2], [4, 1], [1, 4])
+    offers: list[dict[str, Any]] = [{"keep": [2, 2]}] * 8
+    await env.act(Message("assistant", "", tool_calls=tuple(ToolCall("propose", offer) for offer in offers)))
+    assert env.status is Status.TERMINATED
+    assert len(env.closing) == env.max_turns
+    assert (await env.score()).reward == 0.0
+
+
+@pytest.mark.parametrize("name", list(OPPONENTS))
+def test_opponents_concede_and_accept_their_own_offers(name: str) -> None:
+    opponent, counts, values = OPPONENTS[name], (2, 3), (1, 4)
+    limits = [opponent.threshold(turn) for turn in range(1, 8)]
+    assert limits == sorted(limits, reverse=True)
+    assert limits[-1] == opponent.floor
+    for turn in range(1, 6):
+        assert opponent.accepts(opponent.ask(counts, values, turn), counts, values, turn)
+        assert opponent.ask(counts, values, turn) == rest(opponent.gives(counts, values, turn), counts)
+        accepted = [keep for keep in deals(counts) if opponent.accepts(keep, counts, values, turn)]
+        assert min(share(keep, counts, values) for keep in accepted) >= opponent.threshold(turn) - 1e-9
+
+
+def test_an_unknown_opponent_is_named() -> None:
+    with pytest.raises(ValueError, match="firm, soft, slow; got 'nice'"):
+        envs.make("negotiation?opponent=nice")

@@ -1,0 +1,186 @@
+"""The gradient: independent of packing and ranks, blind to neighbours and to tokens the policy did not draw."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from transformers import LlamaForCausalLM
+
+from tests.trainer.conftest import group
+from trainer.attention import NAME as PACKED_ATTENTION
+from trainer.attention import Layout, packed_logits
+from trainer.batch import collate, pack
+from trainer.config import AlgorithmConfig, OptimConfig, RolloutConfig, RunConfig
+from trainer.learner import Learner
+
+
+def config(**algorithm) -> RunConfig:
+    return RunConfig(steps=10, algorithm=AlgorithmConfig(**algorithm))
+
+
+def batch(learner, lengths=(12, 9, 30, 7)):
+    groups = [group(i, [0.0, 1.0, 0.25], length=n) for i, n in enumerate(lengths)]
+    return pack(groups, learner.algorithm)
+
+
+def assert_same_gradient(a, b, tolerance=2e-5):
+    """Equal within `tolerance` of the largest entry."""
+    assert a.keys() == b.keys()
+    largest = max(g.abs().max().item() for g in a.values())
+    assert largest > 1e-5
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=tolerance * largest, msg=name)
+
+
+def test_packed_rows_equal_single_rows(tiny, tiny_folder):
+    """A packed forward equals transformers' own on each row alone."""
+    plain = LlamaForCausalLM.from_pretrained(tiny_folder, attn_implementation="eager").eval()
+    lengths = [5, 11, 1, 8]
+    rows = [torch.randint(61, (n,)) for n in lengths]
+    got = packed_logits(tiny, torch.cat(rows), Layout.of(lengths), torch.arange(sum(lengths)))
+    want = torch.cat([plain(input_ids=r[None]).logits[0] for r in rows])
+    torch.testing.assert_close(got, want, rtol=0, atol=2e-5)
+
+
+def test_a_neighbour_changes_nothing(tiny):
+    lengths = [6, 9]
+    a, b = torch.randint(61, (6,)), torch.randint(61, (9,))
+    other = (b + 1) % 61
+    keep = torch.arange(6)
+    one = packed_logits(tiny, torch.cat([a, b]), Layout.of(lengths), keep)
+    two = packed_logits(tiny, torch.cat([a, other]), Layout.of(lengths), keep)
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_gradient_does_not_depend_on_micro_batches(tiny, aggregation, level):
+    gradients = []
+    for micro_tokens in (1, 64, 10_000):  # one row at a time, a few, all at once
+        run = config(aggregation=aggregation, level=level, correction="clip")
+        learner = Learner(tiny, replace(run, optim=OptimConfig(micro_tokens=micro_tokens)))
+        gradients.append(learner.gradient(batch(learner)))
+    assert_same_gradient(gradients[0], gradients[1])
+    assert_same_gradient(gradients[0], gradients[2])
+
+
+def test_gradient_does_not_depend_on_group_order(tiny):
+    learner = Learner(tiny, config())
+    groups = [group(i, [0.0, 1.0], length=8 + i) for i in range(4)]
+    one = learner.gradient(pack(groups, learner.algorithm))
+    two = learner.gradient(pack(groups[::-1], learner.algorithm))
+    assert_same_gradient(one, two, 0.0)
+
+
+def _rank_gradient(rank: int, folder: str, out: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
+    model = LlamaForCausalLM.from_pretrained(folder, attn_implementation=PACKED_ATTENTION).eval()
+    learner = Learner(model, replace(config(), optim=OptimConfig(micro_tokens=40)))
+    torch.save(learner.gradient(batch(learner)), f"{out}/{rank}.pt")
+    learner.step(batch(learner))
+    torch.save(learner.named_tensors(), f"{out}/weights-{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_ranks_of_unequal_length_equal_one(tiny, tiny_folder, tmp_path):
+    mp.spawn(_rank_gradient, (str(tiny_folder), str(tmp_path)), nprocs=2)
+    learner = Learner(tiny, config())
+    want = learner.gradient(batch(learner))
+    learner.step(batch(learner))
+    for rank in range(2):
+        assert_same_gradient(torch.load(Path(tmp_path, f"{rank}.pt"), weights_only=True), want)
+        weights = torch.load(Path(tmp_path, f"weights-{rank}.pt"), weights_only=True)
+        for name, tensor in learner.named_tensors().items():
+            torch.testing.assert_close(weights[name], tensor, rtol=0, atol=2e-5)
+    assert not os.environ.get("RANK")
+
+
+def test_only_sampled_tokens_are_trained(tiny):
+    """A tool's token has no loss term of its own: perturbing the last one, which nothing sampled follows, is free."""
+    learner = Learner(tiny, config())
+    rows = batch(learner).rows
+    row = replace(rows[0], tokens=[*rows[0].tokens], sampled=[*rows[0].sampled])
+    packed = collate([row], [1.0])
+    assert packed.targets.tolist() == [t for t, s in zip(row.tokens, row.sampled, strict=True) if s]
+    tool = row.sampled.index(False, 4)
+    changed = replace(row, tokens=[*row.tokens[:tool], (row.tokens[tool] + 1) % 61, *row.tokens[tool + 1 :]])
+    before, after = (learner._logprobs(tiny, collate([r], [1.0]))[0] for r in (row, changed))
+    earlier = sum(row.sampled[:tool])
+    assert torch.equal(before[:earlier], after[:earlier])  # what came before cannot see it
+    assert not torch.equal(before[earlier:], after[earlier:])  # what follows is conditioned on it
+
+
+def test_temperature_is_that_of_sampling(tiny):
+    run = replace(config(), rollout=RolloutConfig(temperature=0.7))
+    learner = Learner(tiny, run)
+    row = batch(learner).rows[0]
+    got = learner._logprobs(tiny, collate([row], [1.0]))[0]
+    logits = tiny(input_ids=torch.tensor([row.tokens]), layout=Layout.of([len(row.tokens)]), use_cache=False).logits[0]
+    logp = (logits / 0.7).log_softmax(-1)
+    want = torch.stack([logp[i - 1, row.tokens[i]] for i, s in enumerate(row.sampled) if s])
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+
+
+def test_a_step_raises_the_rewarded_and_lowers_the_rest(tiny):
+    learner = Learner(tiny, config(correction="none", entropy_coef=0.0))
+    rows = batch(learner, (12,)).rows
+    before = [learner._logprobs(tiny, collate([r], [1.0]))[0].sum().item() for r in rows]
+    stats = learner.step(batch(learner, (12,)))
+    after = [learner._logprobs(tiny, collate([r], [1.0]))[0].sum().item() for r in rows]
+    best = max(range(3), key=lambda i: rows[i].advantage)
+    assert after[best] > before[best]
+    assert learner.version == 1
+    assert stats["train/tokens"] == sum(r.size for r in rows)
+
+
+@pytest.mark.parametrize("rewards", [[1.0, 1.0], [None, 1.0], [None, None]])
+def test_nothing_to_learn_from_is_a_step_without_an_update(tiny, rewards):
+    learner = Learner(tiny, config())
+    before = {n: t.clone() for n, t in learner.named_tensors().items()}
+    stats = learner.step(pack([group(0, rewards)], learner.algorithm))
+    assert learner.version == 1
+    assert all(torch.equal(before[n], t) for n, t in learner.named_tensors().items())
+    assert all(v == v for v in stats.values())
+
+
+def test_errored_episodes_leave_the_others_as_they_are(tiny):
+    """An episode that errored is in no baseline and no loss: as if it had not been asked for."""
+    learner = Learner(tiny, config())
+    with_error = group(0, [0.0, 1.0, None])
+    without = group(0, [0.0, 1.0])
+    one, two = (learner.gradient(pack([g], learner.algorithm)) for g in (with_error, without))
+    assert_same_gradient(one, two, 0.0)
+
+
+def test_several_minibatches_use_the_policy_at_the_start_of_the_step(tiny):
+    run = replace(config(correction="decoupled"), optim=OptimConfig(minibatches=2, micro_tokens=40))
+    learner = Learner(tiny, run)
+    rows = batch(learner).rows
+    want = [learner._logprobs(tiny, collate([r], [1.0]))[0].detach() for r in rows]
+    got = learner._proximal(rows)
+    for i, logprobs in enumerate(want):
+        torch.testing.assert_close(got[i], logprobs, rtol=0, atol=1e-5)
+    before = learner.named_tensors()["model.norm.weight"].clone()
+    learner.step(batch(learner))
+    assert learner.version == 1
+    assert not torch.equal(before, learner.named_tensors()["model.norm.weight"])
+
+
+def test_saved_and_restored_goes_on_as_before(tiny, tmp_path):
+    learner = Learner(tiny, config())
+    learner.step(batch(learner))
+    learner.save(tmp_path)
+    model = LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation=PACKED_ATTENTION).eval()
+    other = Learner(model, config())
+    other.restore(tmp_path)
+    assert other.version == 1
+    for one in (learner, other):
+        one.step(batch(one))
+    for name, tensor in learner.named_tensors().items():
+        assert torch.equal(tensor, other.named_tensors()[name]), name

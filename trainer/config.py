@@ -1,0 +1,274 @@
+"""A run's configuration: the same fields from the command line, from `--config FILE.toml`, and in a run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import tomli_w
+import tyro
+
+Flat = tyro.conf.OmitArgPrefixes
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """Generation: engine, sampling and budgets."""
+
+    engine: Literal["torch"] = "torch"
+    """What generates: "torch" is the embedded engine, in the rollout worker's own process."""
+    workers: int = 1
+    """Rollout worker processes, each with an engine of its own."""
+    slots: int = 128
+    """Episodes that one worker plays at once."""
+    context: int = 512
+    """Longest sequence in tokens, prompt and replies together; longer episodes are truncated."""
+    max_reply_tokens: int = 64
+    """Longest single reply in tokens."""
+    temperature: float = 1.0
+    """Sampling temperature; the trainer recomputes log-probabilities at the same one."""
+    top_p: float = 1.0
+    """Training needs 1.0: see the error that another value gives."""
+    top_k: int = 0
+    """Training needs 0 (off): see the error that another value gives."""
+    episode_timeout_s: float = 120.0
+    """Wall-clock budget of one episode in seconds."""
+    sandbox: Literal["local", "docker"] = "local"
+    """Where untrusted programs run."""
+    sandbox_slots: int = 2
+    """Programs that run at the same time."""
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """The policy-gradient algorithm and its off-policy correction."""
+
+    algorithm: Literal["grpo"] = "grpo"
+    """Group-relative policy optimisation (arXiv 2402.03300)."""
+    advantage: Literal["mean", "mean_std"] = "mean"
+    """Reward minus the group's mean (Dr. GRPO, 2503.20783), or that over the group's standard deviation (GRPO)."""
+    correction: Literal["clip", "none", "tis", "mis", "decoupled"] = "clip"
+    """Off-policy correction. clip: the clipped ratio is taken against the behaviour policy. The others clip against the
+    policy at the start of the step and weight each term by rho = that policy / behaviour policy: none = 1,
+    tis = min(rho, --tis-cap), mis = rho inside [--mis-low, --mis-high] and else 0, decoupled = rho."""
+    level: Literal["token", "sequence"] = "token"
+    """Ratios per token, or per sequence as exp(mean log-ratio) (GSPO, 2507.18071)."""
+    clip_low: float = 0.2
+    """The surrogate's ratio is clipped below at 1 - this."""
+    clip_high: float = 0.28
+    """The surrogate's ratio is clipped above at 1 + this (DAPO, 2503.14476)."""
+    dual_clip: float = 0.0
+    """Bound c > 1 on the ratio where the advantage is negative (1912.09729); 0 is off."""
+    tis_cap: float = 2.0
+    """Upper bound C of truncated importance sampling."""
+    mis_low: float = 0.5
+    """Lower bound of masked importance sampling (IcePop)."""
+    mis_high: float = 5.0
+    """Upper bound of masked importance sampling (IcePop)."""
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    """How token terms become one loss: mean over the batch's tokens, mean of episode means, or sum over a constant."""
+    entropy_coef: float = 0.003
+    """Weight of the entropy bonus."""
+    kl_coef: float = 0.0
+    """Weight of the k3 estimate of KL(policy || reference), the reference being the run's starting weights; 0 is off."""
+    keep_zero_variance: bool = False
+    """Keep groups whose rewards are all equal. They have no policy gradient, but count in the denominator."""
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimizer step."""
+
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """muon: Muon on the hidden matrices, AdamW on the rest. adamw: AdamW on everything."""
+    lr: float = 1e-3
+    """Learning rate of AdamW."""
+    muon_lr: float = 3e-3
+    """Learning rate of Muon."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls from its peak to 0 at the last step."""
+    warmup_steps: int = 0
+    """Steps in which the learning rate rises linearly."""
+    grad_clip: float = 1.0
+    """Largest global gradient norm; 0 is off."""
+    minibatches: int = 1
+    """Optimizer updates per step, each on its share of the groups."""
+    micro_tokens: int = 8192
+    """Tokens that go through the model at once; does not change the gradient."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the model's weights. float32 is the one that the embedded model needs."""
+    device: str = "auto"
+    """auto takes cuda where there is one."""
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What is written, shown and measured."""
+
+    runs_dir: Path = Path("runs")
+    """Where run folders are made."""
+    name: str = ""
+    """The run folder's name; by default the environment and the time."""
+    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where metrics go besides metrics.jsonl."""
+    checkpoint_every: int = 20
+    """Steps between checkpoints; the last step always makes one. 0 is only the last."""
+    keep_checkpoints: int = 2
+    """How many checkpoints stay."""
+    eval_every: int = 20
+    """Steps between evaluations on held-out tasks, which also run before the first and after the last step; 0 is off."""
+    eval_tasks: int = 128
+    """Held-out tasks an evaluation."""
+    plain: bool = False
+    """Print a line a step instead of the live view."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Train an agent with asynchronous reinforcement learning."""
+
+    env: str = "code_exec"
+    """Environments, with weights for a mix: `code_exec`, `code_exec,doc_search=0.5`, `my.py:MyEnv`, `code_exec?level=2`."""
+    model: str = "embedded"
+    """A transformers folder, a hub id, or "embedded": a model of 1M parameters, made on the spot by imitation."""
+    steps: int = 80
+    """Optimizer steps; each makes one weight version."""
+    groups_per_step: int = 16
+    """Tasks a step."""
+    group_size: int = 8
+    """Episodes of each task."""
+    max_lag: int = 2
+    """Oldest weights that a trained token may come from, in versions behind the trainer's."""
+    sync: bool = False
+    """Generate and train in turn: the on-policy reference, with the same code."""
+    threads: int = 0
+    """Threads in all, shared out between engines and trainer; 0 is one a core."""
+    seed: int = 0
+    """Of tasks, sampling and the embedded model."""
+    rollout: Flat[RolloutConfig] = field(default_factory=RolloutConfig)
+    algorithm: Flat[AlgorithmConfig] = field(default_factory=AlgorithmConfig)
+    optim: Flat[OptimConfig] = field(default_factory=OptimConfig)
+    output: Flat[OutputConfig] = field(default_factory=OutputConfig)
+
+    @property
+    def lag_bound(self) -> int:
+        """Versions behind that a group's oldest token may be: 0 in a synchronous run."""
+        return 0 if self.sync else self.max_lag
+
+    def check(self) -> None:
+        """Raise `ValueError`, naming the option and what to do, for values that cannot be trained with."""
+        positive = {
+            "steps": self.steps,
+            "groups-per-step": self.groups_per_step,
+            "workers": self.rollout.workers,
+            "slots": self.rollout.slots,
+            "context": self.rollout.context,
+            "max-reply-tokens": self.rollout.max_reply_tokens,
+            "episode-timeout-s": self.rollout.episode_timeout_s,
+            "sandbox-slots": self.rollout.sandbox_slots,
+            "minibatches": self.optim.minibatches,
+            "micro-tokens": self.optim.micro_tokens,
+            "keep-checkpoints": self.output.keep_checkpoints,
+        }
+        for name, value in positive.items():
+            if value <= 0:
+                raise ValueError(f"--{name} must be above 0, got {value}")
+        not_negative = {
+            "max-lag": self.max_lag,
+            "threads": self.threads,
+            "eval-every": self.output.eval_every,
+            "eval-tasks": self.output.eval_tasks,
+            "checkpoint-every": self.output.checkpoint_every,
+        }
+        for name, value in not_negative.items():
+            if value < 0:
+                raise ValueError(f"--{name} must not be negative, got {value}")
+        if self.group_size < 2:
+            # A lone episode is its own baseline: mean-centred its advantage is 0, and its deviation is undefined.
+            raise ValueError(
+                f"--group-size {self.group_size}: a group-relative advantage (--advantage {self.algorithm.advantage}) "
+                "needs at least 2 episodes a task"
+            )
+        if self.group_size > self.rollout.slots * self.rollout.workers:
+            raise ValueError(
+                f"--group-size {self.group_size} is more than --slots {self.rollout.slots} can play at once"
+            )
+        if self.optim.minibatches > self.groups_per_step:
+            raise ValueError(
+                f"--minibatches {self.optim.minibatches} is more than --groups-per-step {self.groups_per_step}"
+            )
+        if self.rollout.temperature <= 0:
+            raise ValueError(
+                f"--temperature {self.rollout.temperature}: training needs a temperature above 0, since a greedy policy "
+                "explores nothing and has no log-probabilities to learn from"
+            )
+        if self.rollout.top_p != 1.0 or self.rollout.top_k != 0:
+            name = "--top-p" if self.rollout.top_p != 1.0 else "--top-k"
+            raise ValueError(
+                f"{name} cannot be used in training: the trainer recomputes log-probabilities over the whole "
+                "vocabulary, so a truncated sampling distribution would bias every ratio. Leave --top-p 1 and --top-k 0"
+            )
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A nested dict of TOML values."""
+    return msgspec.to_builtins(config, enc_hook=str)
+
+
+def write_toml(config: RunConfig, path: Path) -> None:
+    path.write_text(tomli_w.dumps(to_plain(config)))
+
+
+def read_toml(path: Path) -> RunConfig:
+    """Raises `ValueError` naming the file and the key, with the nearest valid one."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from error
+    _check_keys(data, RunConfig, str(path))
+    try:
+        return msgspec.convert(data, RunConfig, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _check_keys(data: dict[str, Any], kind: type, where: str) -> None:
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    for key, value in data.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            # A key in the wrong section is the commonest mistake: say where it belongs.
+            homes = [f.name for f in known.values() if key in _field_names(f.default_factory)]
+            hint = f"; it belongs in [{homes[0]}]" if homes else f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{where}: unknown key {key!r}{hint}")
+        section = known[key].default_factory
+        if dataclasses.is_dataclass(section):
+            if not isinstance(value, dict):
+                raise ValueError(f"{where}: {key!r} is a section: write [{key}]")
+            _check_keys(value, section, f"{where} [{key}]")  # type: ignore[arg-type]
+
+
+def _field_names(kind: Any) -> set[str]:
+    return {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """One line for each field that differs, `section.key: old -> new`."""
+
+    def flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, item in value.items():
+            out |= flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {prefix + key: item}
+        return out
+
+    was, now = flat(to_plain(old)), flat(to_plain(new))
+    return [f"{key}: {was.get(key)!r} -> {now.get(key)!r}" for key in sorted(was | now) if was.get(key) != now.get(key)]

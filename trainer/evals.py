@@ -1,0 +1,93 @@
+"""Success on held-out tasks, beside training: evaluation tickets go out on the same link as training ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rollout.wire import Group, Ticket
+from trainer.describe import describe, mean, score, scored
+from trainer.inbox import Inbox
+
+
+class Evaluations:
+    """Plays the same `tasks` held-out tasks before the first step, every `every` steps, and after the last.
+
+    Those between run while training goes on, on whatever weights the engines hold then: `eval/lag` says how far the
+    weights moved meanwhile. The first and the last wait, so their weights are the run's first and last.
+    """
+
+    def __init__(
+        self, inbox: Inbox, ticket_for: Callable[[int, int], Ticket], *, every: int, tasks: int, last: int
+    ) -> None:
+        self.inbox = inbox
+        self.ticket_for = ticket_for  # (round, task) -> Ticket
+        self.every = every
+        self.tasks = tasks
+        self.last = last
+        self.results: dict[int, dict[str, float]] = {}
+        self._groups: dict[int, list[Group]] = {}
+
+    @property
+    def on(self) -> bool:
+        return bool(self.every and self.tasks)
+
+    def after(self, version: int) -> None:
+        """Start an evaluation if one is due at `version`; the last is for `wait`."""
+        if self.on and version % self.every == 0 and 0 < version < self.last:
+            self._start(version)
+
+    def wait(self, version: int) -> None:
+        """Evaluate `version`, if it is one to evaluate, and wait for it and for any evaluation that is still out."""
+        if self.on:
+            if version % self.every == 0 or version == self.last:
+                self._start(version)
+            self.inbox.serve_evaluations(lambda: sum(self.tasks - len(g) for g in self._groups.values()))
+
+    def take_results(self) -> dict[str, float]:
+        """Figures of the newest evaluation that finished since the last call, or none."""
+        if not self.results:
+            return {}
+        newest = max(self.results)
+        figures = self.results[newest]
+        self.results.clear()
+        return figures | {"eval/step": float(newest)}
+
+    def _start(self, version: int) -> None:
+        self._groups[version] = []
+        self.inbox.evaluate([self.ticket_for(version, i) for i in range(self.tasks)], self._on_group)
+
+    def _on_group(self, group: Group) -> None:
+        version = group.ticket.id // self.tasks
+        self._groups[version].append(group)
+        if len(self._groups[version]) == self.tasks:
+            self.results[version] = evaluation_figures(version, self._groups.pop(version))
+
+
+def evaluation_figures(version: int, groups: list[Group]) -> dict[str, float]:
+    """`eval/...` figures: success with its standard error, by environment and by kind. Errors are counted apart."""
+    figures: dict[str, float] = {}
+    by_env: dict[str, list[Group]] = {}
+    for group in groups:
+        by_env.setdefault(group.ticket.env, []).append(group)
+    for env, of_env in sorted(by_env.items()):
+        values = [score(e) for e in scored(of_env)]
+        if not values:
+            continue
+        average = mean(values)
+        spread = math.sqrt(sum((v - average) ** 2 for v in values) / max(1, len(values) - 1))
+        figures[f"eval/{env}/success"] = average
+        figures[f"eval/{env}/stderr"] = spread / math.sqrt(len(values))
+        figures[f"eval/{env}/reward"] = mean(e.reward for e in scored(of_env) if e.reward is not None)
+        figures |= {
+            f"eval/{key.removeprefix('success/')}/success": value
+            for key, value in describe(of_env).items()
+            if key.startswith("success/") and not key.endswith("/all")
+        }
+    newest = max((v for g in groups for e in g.episodes for v in e.versions()), default=version)
+    figures["eval/success"] = mean(
+        [figures[f"eval/{env}/success"] for env in by_env if f"eval/{env}/success" in figures]
+    )
+    figures["eval/lag"] = float(newest - version)
+    figures["eval/errored"] = float(sum(len(g.episodes) for g in groups) - len(scored(groups)))
+    return {name: value for name, value in figures.items() if value == value}

@@ -1,0 +1,177 @@
+"""Grants tickets, takes groups, and keeps what is too old out of a step.
+
+A data position is one integer, the ticket's id. Everything that was received is in the ledger, so the inbox of a
+resumed run goes through the same groups in the same order, and grants only what never arrived.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+import msgspec
+
+from rollout import wire
+from trainer.ledger import Ledger
+
+
+class StalledError(RuntimeError):
+    """Nothing arrived within the deadline."""
+
+
+class Grants(Protocol):
+    """The part of the link that the inbox uses."""
+
+    def grant(self, ticket: wire.Ticket) -> None: ...
+
+
+class InboxState(msgspec.Struct):
+    """What a checkpoint keeps. `trained` holds ids at or above `trained_below`, under which every id is trained."""
+
+    granted: int = 0
+    trained_below: int = 0
+    trained: list[int] = []
+    attempts: dict[int, int] = {}  # of ids whose group was dropped, until they are trained
+
+
+class Inbox:
+    """`receive` is called by the link's thread, everything else by the trainer's.
+
+    `ticket_for(id, attempt)` makes the ticket of a data position; `total` ids exist in the run. `check` is called
+    while waiting and may raise to end the wait.
+    """
+
+    def __init__(
+        self,
+        ticket_for: Callable[[int, int], wire.Ticket],
+        total: int,
+        ledger: Ledger,
+        link: Grants,
+        *,
+        state: InboxState | None = None,
+        stall_s: float = 300.0,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.ticket_for = ticket_for
+        self.total = total
+        self.ledger = ledger
+        self.link = link
+        self.state = state or InboxState()
+        self.stall_s = stall_s
+        self.check = check
+        self.dropped: Counter[str] = Counter()
+        self._trained = set(self.state.trained)
+        self._ready: list[tuple[int, tuple[str, int, int]]] = []  # heap of (ledger offset, ticket key)
+        self._arrived: dict[tuple[str, int, int], wire.Group] = {}
+        self._wanted: set[tuple[str, int, int]] = set()
+        self._on_eval: Callable[[wire.Group], None] | None = None
+        self._lock = threading.Condition()
+        for id_ in range(self.state.trained_below, self.state.granted):
+            if id_ not in self._trained:
+                self._ask(self.ticket_for(id_, self.state.attempts.get(id_, 0)))
+
+    def grant(self, upto: int) -> None:
+        """Grant every data position below `upto` that was not granted yet."""
+        for id_ in range(self.state.granted, min(upto, self.total)):
+            self._ask(self.ticket_for(id_, 0))
+        self.state.granted = max(self.state.granted, min(upto, self.total))
+
+    def evaluate(self, tickets: Collection[wire.Ticket], on_group: Callable[[wire.Group], None]) -> None:
+        """Have evaluation `tickets` played; `on_group` gets each group at the next `take` or `serve_evaluations`."""
+        self._on_eval = on_group
+        for ticket in tickets:
+            self._ask(ticket)
+
+    def receive(self, group: wire.Group) -> None:
+        """Write `group` to the ledger, then hold it ready. What is there already is left as it is."""
+        key = group.ticket.key
+        with self._lock:
+            if key in self.ledger.offsets:
+                return
+            offset = self.ledger.append(group)
+            if key in self._wanted:
+                self._arrived[key] = group
+                heapq.heappush(self._ready, (offset, key))
+                self._lock.notify_all()
+
+    def take(self, count: int, oldest: int) -> list[wire.Group]:
+        """The `count` groups that arrived first and hold no token older than version `oldest`.
+
+        Older groups are dropped whole and counted, and their tasks granted again. Raises `StalledError` when nothing
+        arrives for `stall_s` seconds.
+        """
+        taken: list[wire.Group] = []
+        while len(taken) < count:
+            group = self._next(f"{count - len(taken)} more groups of {count} for the next step")
+            if group.ticket.purpose == "eval":
+                self._serve(group)
+            elif (version := group.oldest()) is not None and version < oldest:
+                self._drop(group)
+            else:
+                taken.append(group)
+        self._mark_trained(g.ticket.id for g in taken)
+        return taken
+
+    def serve_evaluations(self, pending: Callable[[], int]) -> None:
+        """Wait until `pending()` evaluation groups are 0, leaving training groups where they are."""
+        held: list[wire.Group] = []
+        while left := pending():
+            group = self._next(f"{left} evaluation groups")
+            if group.ticket.purpose == "eval":
+                self._serve(group)
+            else:
+                held.append(group)
+        with self._lock:
+            for group in held:
+                self._arrived[group.ticket.key] = group
+                heapq.heappush(self._ready, (self.ledger.offsets[group.ticket.key], group.ticket.key))
+
+    def _ask(self, ticket: wire.Ticket) -> None:
+        """Hold the ticket's group ready if the ledger has it, and have it played otherwise."""
+        with self._lock:
+            self._wanted.add(ticket.key)
+            offset = self.ledger.offsets.get(ticket.key)
+            if offset is not None:
+                heapq.heappush(self._ready, (offset, ticket.key))
+                return
+        self.link.grant(ticket)
+
+    def _next(self, what: str) -> wire.Group:
+        deadline = time.monotonic() + self.stall_s
+        with self._lock:
+            while not self._ready:
+                self.check()
+                if time.monotonic() > deadline:
+                    raise StalledError(f"nothing arrived for {self.stall_s:.0f} s; waiting for {what}")
+                self._lock.wait(0.1)
+            _, key = heapq.heappop(self._ready)
+            self._wanted.discard(key)
+            group = self._arrived.pop(key, None)
+        return group if group is not None else self.ledger.read(key)
+
+    def _serve(self, group: wire.Group) -> None:
+        assert self._on_eval is not None, "an evaluation group arrived that nobody asked for"
+        self._on_eval(group)
+
+    def _drop(self, group: wire.Group) -> None:
+        """Count the drop by environment and length, since dropping stragglers biases training to short episodes."""
+        ticket = group.ticket
+        longest = max((len(s.tokens) for e in group.episodes for s in e.sequences), default=0)
+        self.dropped["groups/dropped_stale"] += 1
+        self.dropped[f"groups/dropped_stale/{ticket.env}"] += 1
+        self.dropped[f"groups/dropped_stale/to_{1 << max(6, (longest - 1).bit_length())}_tokens"] += 1
+        self.state.attempts[ticket.id] = ticket.attempt + 1
+        self._ask(self.ticket_for(ticket.id, ticket.attempt + 1))
+
+    def _mark_trained(self, ids: Any) -> None:
+        for id_ in ids:
+            self._trained.add(id_)
+            self.state.attempts.pop(id_, None)
+        while self.state.trained_below in self._trained:
+            self._trained.discard(self.state.trained_below)
+            self.state.trained_below += 1
+        self.state.trained = sorted(self._trained)

@@ -1,0 +1,112 @@
+"""From a command line to a run: its configuration, its folder, and the checkpoint that it goes on from."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+import envs
+from trainer import checkpoint
+from trainer.config import Flat, RunConfig, differences, read_toml, write_toml
+
+PROGRAM = "python -m trainer.run"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the configuration comes from, before any single option."""
+
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE.toml")] = None
+    """Read options from a TOML file; the command line's override it."""
+    resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Go on with a run's folder, from its last checkpoint; needs no other option. --steps may be raised."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """Train an agent with asynchronous reinforcement learning: generation and training overlap."""
+
+    source: Flat[Source]
+    run: Flat[RunConfig]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, and the checkpoint that it goes on from (None: from the start)."""
+
+    folder: Path
+    config: RunConfig
+    checkpoint: Path | None
+
+
+def parse(args: Sequence[str]) -> Run:
+    """The run that the command line asks for; its folder exists afterwards.
+
+    Raises `ValueError`, one line, for what cannot be run; `SystemExit` for what the command-line parser refuses.
+    """
+    source = _source(args)
+    return _fresh(source, args) if source.resume is None else _resumed(source.resume, source, args)
+
+
+def _fresh(source: Source, args: Sequence[str]) -> Run:
+    config = _parse(args, source, read_toml(source.config) if source.config else RunConfig())
+    config.check()
+    for name in envs.mix(config.env).names:
+        envs.make(name)
+    folder = config.output.runs_dir / (config.output.name or _name(config.env))
+    if (folder / "config.toml").exists():
+        raise ValueError(f"{folder} holds a run already: go on with --resume {folder}, or give another --name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_toml(config, folder / "config.toml")
+    except OSError as error:
+        raise ValueError(
+            f"cannot write the run folder {folder} ({error.strerror}): choose another --runs-dir"
+        ) from error
+    return Run(folder, config, None)
+
+
+def _resumed(folder: Path, source: Source, args: Sequence[str]) -> Run:
+    if not (folder / "config.toml").exists():
+        raise ValueError(f"--resume {folder}: there is no run (no config.toml)")
+    saved = read_toml(folder / "config.toml")
+    base = read_toml(source.config) if source.config else saved
+    config = _parse(args, source, base)
+    config.check()
+    changed = [d for d in differences(saved, config) if not d.startswith(("steps:", "output."))]
+    if changed:
+        raise ValueError(f"--resume {folder}: that run has another configuration: {'; '.join(changed)}")
+    if config.steps < saved.steps:
+        raise ValueError(f"--resume {folder}: --steps {config.steps} is below the run's {saved.steps}")
+    try:
+        write_toml(config, folder / "config.toml")
+    except OSError as error:
+        raise ValueError(f"cannot write the run folder {folder}: {error.strerror}") from error
+    whole = checkpoint.found(folder / "checkpoints")
+    return Run(folder, config, whole[-1] if whole else None)
+
+
+def _parse(args: Sequence[str], source: Source, base: RunConfig) -> RunConfig:
+    return tyro.cli(Invocation, args=args, default=Invocation(source, base), prog=PROGRAM).run
+
+
+def _source(args: Sequence[str]) -> Source:
+    """`--config` and `--resume`, which say what the other options' defaults are."""
+    found: dict[str, Path] = {}
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        name, equals, value = arg.partition("=")
+        if name in ("--config", "--resume") and (equals or following):
+            found[name.removeprefix("--")] = Path(value if equals else following)
+    return Source(**found)
+
+
+def _name(env: str) -> str:
+    """A folder name from the environments and the time."""
+    words = re.sub(r"[^A-Za-z0-9_]+", "-", env.rpartition("/")[2]).strip("-")
+    return f"{words}-{time.strftime('%Y%m%d-%H%M%S')}"
