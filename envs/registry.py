@@ -7,10 +7,10 @@ optional constructor arguments: `code_exec?level=1-3&max_turns=6`. Other process
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
-import functools
 import inspect
 import re
 import sys
@@ -186,7 +186,7 @@ def _from_file(place: str, wanted: str) -> type[ToolEnv]:
 
 def _from_namespace(module: types.ModuleType, place: str, wanted: str) -> type[ToolEnv]:
     """The class called `wanted` in `module`, or the one registered under the id `wanted` once it is imported."""
-    found = getattr(module, wanted, None)
+    found: Any = getattr(module, wanted, None)
     if _is_author_class(found):
         return found
     try:
@@ -203,12 +203,7 @@ def _is_author_class(value: Any) -> bool:
 
 def _parse_arguments(text: str, cls: type[ToolEnv]) -> dict[str, Any]:
     """Constructor arguments out of `a=1&b=x`, typed by the constructor's hints. Raises `ValueError` for a wrong one."""
-    allowed: dict[str, Any] = {"max_turns": int}
-    if cls.__init__ is not ToolEnv.__init__:
-        hints = typing.get_type_hints(cls.__init__)
-        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        named = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-        allowed |= {name: hints.get(name, str) for name in named}
+    allowed = _constructor_hints(cls.__init__)
     arguments: dict[str, Any] = {}
     for item in filter(None, text.split("&")):
         key, equals, value = item.partition("=")
@@ -217,6 +212,18 @@ def _parse_arguments(text: str, cls: type[ToolEnv]) -> dict[str, Any]:
             raise ValueError(f"{cls.__name__} takes no argument {key!r}, did you mean {near[0]}=…?")
         arguments[key] = _convert(key, value, allowed[key])
     return arguments
+
+
+@functools.lru_cache(maxsize=256)
+def _constructor_hints(constructor: Callable[..., None]) -> dict[str, Any]:
+    """The type of each constructor argument, and of `max_turns`, which every environment takes."""
+    hints: dict[str, Any] = {"max_turns": int}
+    if constructor is not ToolEnv.__init__:
+        typed = typing.get_type_hints(constructor)
+        parameters = list(inspect.signature(constructor).parameters.values())[1:]
+        named = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        hints |= {name: typed.get(name, str) for name in named}
+    return hints
 
 
 def _convert(key: str, value: str, hint: Any) -> Any:

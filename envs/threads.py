@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-
-import sandbox
-
-CLOSE_TIMEOUT_S = 10.0
 
 T = TypeVar("T")
 
@@ -62,7 +57,6 @@ class Portal:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True, name="environment loop").start()
-        atexit.register(self._end)
 
     @classmethod
     def shared(cls) -> Portal:
@@ -70,10 +64,6 @@ class Portal:
             if cls._shared is None:
                 cls._shared = cls()
             return cls._shared
-
-    def _end(self) -> None:
-        """What environments of this loop ran programs in ends with the process."""
-        self.run(sandbox.close_shared(), CLOSE_TIMEOUT_S)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run `coroutine` to its end. Raises `TimeoutError` saying so after `timeout_s`, and what it raises itself."""

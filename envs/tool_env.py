@@ -161,6 +161,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.step_scores: list[dict[str, float]] = []
         self.closing: list[Message] = []
         self._labels = []
+        self.isolation = ""
         self._open = True
         try:
             async with asyncio.timeout(START_TIMEOUT_S):

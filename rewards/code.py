@@ -92,7 +92,7 @@ async def run_tests(
         outputs = tuple(_decoded(output) for output in outputs)
     passed = tuple(
         index in said.outputs and _matches(test, output)
-        for index, (test, output) in enumerate(zip(tests, outputs, strict=True))
+        for index, (test, output) in enumerate(zip(list[StdioTest | CallTest](tests), outputs, strict=True))
     )
     error = _error(result, said)
     return TestOutcome(passed, outputs, _labels(result, said, error), result.isolation, error)
@@ -184,18 +184,17 @@ def _lines(text: bytes) -> list[bytes]:
 
 def _same(expected: Any, output: Any) -> bool:
     """Equality of JSON values; goes no deeper than `expected` does."""
-    if isinstance(expected, bool) or isinstance(output, bool):
-        return expected is output
-    if isinstance(expected, int | float):
-        return isinstance(output, int | float) and expected == output
-    if isinstance(expected, list):
-        if not isinstance(output, list) or len(expected) != len(output):
-            return False
-        return all(_same(a, b) for a, b in zip(expected, output, strict=True))
-    if isinstance(expected, dict):
-        if not isinstance(output, dict) or expected.keys() != output.keys():
-            return False
-        return all(_same(value, output[key]) for key, value in expected.items())
+    match expected:
+        case bool():
+            return expected is output
+        case int() | float():
+            return not isinstance(output, bool) and isinstance(output, int | float) and expected == output
+        case list():
+            same_size = isinstance(output, list) and len(expected) == len(output)
+            return same_size and all(_same(a, b) for a, b in zip(expected, output, strict=True))
+        case dict():
+            same_keys = isinstance(output, dict) and expected.keys() == output.keys()
+            return same_keys and all(_same(value, output[key]) for key, value in expected.items())
     return type(expected) is type(output) and expected == output
 
 

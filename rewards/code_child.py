@@ -59,8 +59,8 @@ def run_program(code, stdin, stdout):
     os.dup2(stdin.fileno(), 0)
     os.dup2(stdout.fileno(), 1)
     os.close(3)
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     status = 0
     try:
         exec(code, module("__main__"))

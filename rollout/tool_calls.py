@@ -222,7 +222,7 @@ def _parse_pythonic(text: str, tools: Sequence[ToolSpec]) -> list[ToolCall]:
     if begins is None:
         return []
     try:
-        tree = ast.parse(source, filename=_SOURCE, mode="eval").body
+        tree = _python_tree(source)
     except SyntaxError as error:
         known = begins.group(1) in {tool.name for tool in tools}
         # "Sum (of squares) is 14." is a sentence; an unfinished call of a tool that exists is a mistake to report.
@@ -231,6 +231,15 @@ def _parse_pythonic(text: str, tools: Sequence[ToolSpec]) -> list[ToolCall]:
         return [_failed(begins.group(1), "not a valid call: nested too deeply, or not text")]
     nodes = tree.elts if isinstance(tree, ast.List) else [tree]
     return [_python_call(node, tools) for node in nodes[: MAX_CALLS + 1]]
+
+
+def _python_tree(source: str) -> ast.expr:
+    for _ in range(3):
+        try:
+            return ast.parse(source, filename=_SOURCE, mode="eval").body
+        except SystemError:  # before Python 3.12, when another thread parses at the same moment
+            continue
+    return ast.parse(source, filename=_SOURCE, mode="eval").body
 
 
 def _python_call(node: ast.expr, tools: Sequence[ToolSpec]) -> ToolCall:

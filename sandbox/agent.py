@@ -23,12 +23,19 @@ from dataclasses import dataclass
 from sandbox import frames, linux, program
 
 PRELOADED = (
-    "bisect", "collections", "copy", "dataclasses", "datetime", "functools", "heapq", "itertools", "json", "math",
-    "operator", "random", "re", "string", "typing", "_sitebuiltins",
+    "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing", "_sitebuiltins",
 )  # fmt: skip
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # the same program does the same thing each time
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 _INODES = 16384
-_CHANNEL_FD = 4  # a child's; 0 to 3 are the program's
-_LAST_FD = 1 << 16
+CHANNEL_FD = 4  # a child's; 0 to 3 are the program's
+LAST_FD = 1 << 16
 
 
 def preload(names: tuple[str, ...]) -> None:
@@ -56,7 +63,7 @@ class Zygote:
         self.namespace = program.prepare()
         # each child's own channel takes this one's number before its fork
         self.child_channel, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        assert self.child_channel.fileno() == _CHANNEL_FD
+        assert self.child_channel.fileno() == CHANNEL_FD
         self.poll = select.epoll()
         self.poll.register(channel, select.EPOLLIN)
         self.children: dict[int, _Child] = {}  # by pid
@@ -86,7 +93,7 @@ class Zygote:
         return True
 
     def _fork(self, order: frames.Order, channel_fd: int) -> None:
-        os.dup2(channel_fd, _CHANNEL_FD, inheritable=False)
+        os.dup2(channel_fd, CHANNEL_FD, inheritable=False)
         os.close(channel_fd)
         linux.unshare(linux.CLONE_NEWPID)
         pid = os.fork()
@@ -101,7 +108,8 @@ class Zygote:
     def _become_child(self, tmp_bytes: int) -> None:
         """Turn a fresh fork into an armed child and run what the host sends. Does not return."""
         try:
-            os.closerange(_CHANNEL_FD + 1, _LAST_FD)  # above all the zygote's own channel
+            os.closerange(CHANNEL_FD + 1, LAST_FD)  # above all the zygote's own channel
+            os.setsid()  # a signal to "my process group" must not reach the zygote's other children
             linux.unshare(linux.CLONE_NEWNS)
             options = f"size={tmp_bytes},nr_inodes={_INODES},mode=0700"
             linux.mount("tmp", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)

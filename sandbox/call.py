@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox import frames
+from sandbox import frames, linux
 from sandbox.protocol import ExecResult, LimitName, Limits, SandboxError
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ _CHUNK_BYTES = 1 << 16
 _LEAST_CHECK_S = 0.02
 _END_S = 5.0
 _CORES = os.cpu_count() or 1
+
+
+class UnreachedError(SandboxError):
+    """The child was gone before it could take the program: another one may."""
 
 
 def memory_file(data: bytes) -> int:
@@ -96,18 +100,14 @@ class Outcome:
     cpu_s: float
 
     def to_result(self, *, queue_s: float, backend: str, isolation: str) -> ExecResult:
-        exit_code: int | None
-        signal: int | None = None
         if self.report is None:
             assert self.done is not None
-            exit_code = self.done.exit_code
+            code = self.done.exit_code
         else:
-            exit_code = os.waitstatus_to_exitcode(self.report.status)
-            if exit_code < 0:
-                exit_code, signal = None, -exit_code
+            code = os.waitstatus_to_exitcode(self.report.status)
         return ExecResult(
-            exit_code=exit_code,
-            signal=signal,
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
             limits_hit=tuple(dict.fromkeys(self.limits_hit)),
             stdout=self.stdout,
             stderr=self.stderr,
@@ -133,19 +133,12 @@ class RunningCall:
             _Stream("stderr", limits.stderr_bytes, self.exceed),
             _Stream("result", limits.result_bytes, self.exceed),
         )
-        self._cpu_start = self._child_cpu_s()
+        self._cpu_start = linux.cpu_s(self.child.pid)
 
     def exceed(self, limit: LimitName) -> None:
         """A limit was hit: note which, and end the program."""
         self.hits.append(limit)
         self.kill()
-
-    def _child_cpu_s(self) -> float:
-        """CPU seconds of the child itself so far; what its own children use is known once they have ended."""
-        try:
-            return time.clock_gettime((~self.child.pid << 3) | 2)  # the clock id of another process's CPU time
-        except OSError:
-            return 0.0
 
     def _send(self, source: bytes, stdin: bytes) -> None:
         limits = self.limits
@@ -155,7 +148,7 @@ class RunningCall:
             fds = array.array("i", [*inputs, *(stream.write_fd for stream in self.streams)])
             self.child.channel.sendmsg([call.pack()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         except OSError as error:
-            raise SandboxError(f"the child cannot be reached: {error}") from error
+            raise UnreachedError(f"the child cannot be reached: {error}") from error
         finally:
             for fd in inputs:
                 os.close(fd)
@@ -203,7 +196,7 @@ class RunningCall:
             elif time.monotonic() >= deadline:
                 self.exceed("wall")
             else:
-                remaining = self.limits.cpu_s - (self._child_cpu_s() - self._cpu_start)
+                remaining = self.limits.cpu_s - (linux.cpu_s(self.child.pid) - self._cpu_start)
                 if remaining <= 0:
                     self.exceed("cpu")
                 check_s = max(_LEAST_CHECK_S, remaining / _CORES)
@@ -214,7 +207,7 @@ class RunningCall:
         word = done.result() if done is not None and done.done() else None
         if word is not None and word.out_of_memory:
             self.hits.append("memory")
-        cpu_s = report.cpu_s if report and self.once else self._child_cpu_s() - self._cpu_start
+        cpu_s = report.cpu_s if report and self.once else linux.cpu_s(self.child.pid) - self._cpu_start
         if report and not self.hits and report.cpu_s >= self.limits.cpu_s and self.once:
             self.hits.append("cpu")
         return Outcome(

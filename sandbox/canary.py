@@ -1,4 +1,4 @@
-"""A known-good program that every sandbox runs at start: one that cannot run it fails loudly, not with zeros for ever."""
+"""A known-good program that every sandbox runs at start: a broken one fails loudly, instead of scoring 0 for ever."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ class Report:
 
     def pack(self) -> bytes:
         text = self.text.encode(errors="replace")[:128]
-        return _REPORT.pack(
-            self.kind, self.child, self.status, self.cpu_s, self.wall_s, self.max_rss_bytes, text
-        )
+        return _REPORT.pack(self.kind, self.child, self.status, self.cpu_s, self.wall_s, self.max_rss_bytes, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,8 @@ def unpack_order(data: bytes) -> Order:
 
 
 def unpack_report(data: bytes) -> Report:
-    *numbers, text = _unpack(_REPORT, data)
-    return Report(*numbers, text.rstrip(b"\0").decode(errors="replace"))
+    kind, child, status, cpu_s, wall_s, max_rss_bytes, text = _unpack(_REPORT, data)
+    return Report(kind, child, status, cpu_s, wall_s, max_rss_bytes, text.rstrip(b"\0").decode(errors="replace"))
 
 
 def unpack_call(data: bytes) -> Call:

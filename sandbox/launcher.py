@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from sandbox import frames, linux, rootfs, seccomp
+from sandbox import agent, frames, linux, rootfs, seccomp
 
 INSIDE_UID = 65534
 _UNUSED_UID = 1_900_065_534  # beyond every range that distributions hand out
@@ -25,13 +25,6 @@ _NAMESPACES = (
 )  # fmt: skip
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _ROOT_BYTES = 256 << 20
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin",
-    "HOME": "/tmp",
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",  # the same program does the same thing each time
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
 
 
 def outside_uid() -> int:
@@ -111,7 +104,7 @@ def _inside(channel_fd: int, root: rootfs.Root, mapped_fd: int) -> None:
         os.set_inheritable(fd, True)
     code = f"import sys; sys.path.insert(0, {rootfs.HARNESS!r}); from sandbox import agent; agent.run()"
     arguments = [str(channel_fd), str(pid_namespace_fd), seccomp.filter_program().hex()]
-    os.execve(rootfs.PYTHON, [rootfs.PYTHON, "-s", "-B", "-P", "-c", code, *arguments], ENVIRONMENT)
+    os.execve(rootfs.PYTHON, [rootfs.PYTHON, "-s", "-B", "-P", "-c", code, *arguments], agent.ENVIRONMENT)
 
 
 def _write_maps(pid: int) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import os
 import platform
 import signal
+import time
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -87,6 +88,14 @@ def clone(flags: int) -> int:
 
 def set_hostname(name: str) -> None:
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that another process has used so far, by its clock; 0.0 once it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
 
 
 def die_with_parent() -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from sandbox import watchdog
-from sandbox.call import RunningCall, settle
+from sandbox.call import RunningCall, UnreachedError, settle
 from sandbox.canary import check_canary
 from sandbox.cgroup import Cgroup, CgroupPool, create_pool
 from sandbox.pool import FairGate
@@ -18,6 +18,7 @@ from sandbox.protocol import ExecResult, Limits, SandboxError
 from sandbox.zygote import ARM_S, Child, ZygoteProcess
 
 _END_S = 5.0
+_ATTEMPTS = 3
 _HOW_TO_FIX = (
     "this machine does not allow it to make Linux namespaces. Run `python -m sandbox probe` for what to set, "
     'use backend="docker", or accept weaker isolation with isolation="landlock" or "none"'
@@ -133,7 +134,7 @@ class LocalSandbox:
             group = None
             if self._groups is not None:
                 group = self._groups.take()
-                await asyncio.to_thread(group.add, child.pid)
+                await self._groups.add(group, child.pid)
             return _Place(child, group)
         except BaseException as error:
             child.close()
@@ -185,7 +186,8 @@ class LocalSandbox:
         if place.group is not None:
             place.group.bound(limits.memory_bytes, limits.pids)
         else:
-            watching = self._spawn(watchdog.watch(place.child.pid, limits, call.exceed))
+            inherited_bytes, _ = watchdog.measure(place.child.pid)
+            watching = self._spawn(watchdog.watch(place.child.pid, inherited_bytes, limits, call.exceed))
         try:
             outcome = await call.run(source, stdin)
         finally:
@@ -201,12 +203,17 @@ class LocalSandbox:
         limits = limits or self.limits
         queued = time.monotonic()
         async with self._gate.turn():
-            place = await self.take(limits)
-            try:
-                queue_s = time.monotonic() - queued
-                return await self._call(place, _encoded(source), stdin, limits, True, queue_s)
-            finally:
-                self.release(place)
+            for attempt in range(_ATTEMPTS):
+                place = await self.take(limits)
+                try:
+                    queue_s = time.monotonic() - queued
+                    return await self._call(place, _encoded(source), stdin, limits, True, queue_s)
+                except UnreachedError:
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+                finally:
+                    self.release(place)
+        raise AssertionError("unreachable")
 
     async def open(self, *, limits: Limits | None = None) -> LocalBox:
         return LocalBox(self, limits or self.limits)

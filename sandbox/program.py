@@ -58,13 +58,13 @@ def _attach(fds: list[int]) -> bytes:
 
 
 def _open_stdin() -> None:
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]  # noqa: SIM115
 
 
 def _open_standard_streams() -> None:
     _open_stdin()
-    out = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
-    err = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    out = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    err = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 PYTHON = "/usr/local/bin/python3"
 PACKAGES = "/packages"  # where asked-for third-party packages appear
 HARNESS = "/opt/sandbox"  # the sandbox's own modules
-OWN_MODULES = ("agent.py", "frames.py", "linux.py", "program.py")
+OWN_MODULES = tuple(f"{n}.py" for n in ("agent", "frames", "linux", "program", "stream", "supervisor", "warden"))
 _UNWANTED_EXTENSIONS = ("_tkinter", "_test", "_xx", "xx", "_ctypes_test")
 ETC = {
     "etc/passwd": "root:x:0:0::/:/none\nsandbox:x:65534:65534::/tmp:/none\n",

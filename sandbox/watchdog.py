@@ -15,8 +15,11 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _INTERVAL_S = 0.03
 
 
-def measure(root_pid: int) -> tuple[int, int]:
-    """(bytes of private and shared memory, processes) of a process and its descendants, as far as they can be read."""
+def measure(root_pid: int, inherited_bytes: int = 0) -> tuple[int, int]:
+    """(bytes of memory, processes) of a process and its descendants, as far as they can be read.
+
+    `inherited_bytes` is what each of them shares with the zygote by copy-on-write, and so does not count.
+    """
     total, count, todo = 0, 0, [root_pid]
     while todo:
         pid = todo.pop()
@@ -28,14 +31,14 @@ def measure(root_pid: int) -> tuple[int, int]:
         except (OSError, ValueError):
             continue  # it ended
         count += 1
-        total += (int(resident) - int(shared)) * _PAGE_BYTES
+        total += max(0, (int(resident) - int(shared)) * _PAGE_BYTES - inherited_bytes)
     return total, count
 
 
-async def watch(root_pid: int, limits: Limits, exceed: Callable[[LimitName], None]) -> None:
+async def watch(root_pid: int, inherited_bytes: int, limits: Limits, exceed: Callable[[LimitName], None]) -> None:
     """Call `exceed` once when a bound is passed; cancel this when the program has ended."""
     while True:
-        used_bytes, processes = measure(root_pid)
+        used_bytes, processes = measure(root_pid, inherited_bytes)
         if used_bytes > limits.memory_bytes:
             exceed("memory")
             return

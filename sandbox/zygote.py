@@ -41,7 +41,7 @@ class Child:
     def close(self) -> None:
         """Let go of the socket, which ends a child that waits for a call."""
         if self.channel.fileno() >= 0:
-            asyncio.get_running_loop().remove_reader(self.channel)
+            asyncio.get_running_loop().remove_reader(self.channel.fileno())
             self.channel.close()
 
     def receive(self) -> None:
@@ -55,7 +55,7 @@ class Child:
         try:
             done = frames.unpack_done(data)
         except frames.FrameError:
-            asyncio.get_running_loop().remove_reader(self.channel)
+            asyncio.get_running_loop().remove_reader(self.channel.fileno())
             if not self.armed.done():
                 text = data.decode(errors="replace")
                 self.armed.set_exception(SandboxError(f"a child could not be armed: {text or 'it ended'}"))
@@ -95,7 +95,7 @@ class ZygoteProcess:
         with theirs:
             self._process = await asyncio.to_thread(self._spawn, theirs)
         self._ready: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(ours, self._receive)
+        loop.add_reader(ours.fileno(), self._receive)
         try:
             async with asyncio.timeout(START_S):
                 await self._ready
@@ -148,7 +148,7 @@ class ZygoteProcess:
             self._ready.set_result(None)
         elif report.kind == frames.EXITED and (child := self._children.pop(report.child, None)):
             if not child.armed.done():
-                child.armed.set_exception(SandboxError(f"a child ended with status {report.status} before it was armed"))
+                child.armed.set_exception(SandboxError(f"a child ended early, with status {report.status}"))
             if not child.exited.done():
                 child.exited.set_result(report)
 
@@ -156,7 +156,7 @@ class ZygoteProcess:
         assert self._channel is not None
         assert self.ended is not None
         if self._channel.fileno() >= 0:
-            asyncio.get_running_loop().remove_reader(self._channel)
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
             self._channel.close()
         if not self.ended.done():
             self.ended.set_result(why)
@@ -175,7 +175,7 @@ class ZygoteProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         child = Child(next(self._numbers), ours, tmp_bytes)
         self._children[child.number] = child
-        asyncio.get_running_loop().add_reader(ours, child.receive)
+        asyncio.get_running_loop().add_reader(ours.fileno(), child.receive)
         with theirs:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))
             try:

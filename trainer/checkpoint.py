@@ -6,13 +6,15 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trainer.config import OutputConfig
 from trainer.inbox import Inbox, InboxState
-from trainer.learner import Learner
+
+if TYPE_CHECKING:
+    from trainer.learner import Learner  # imports torch, which the command line does not need
 
 
 class State(msgspec.Struct):

@@ -20,8 +20,8 @@ Flat = tyro.conf.OmitArgPrefixes
 class RolloutConfig:
     """Generation: engine, sampling and budgets."""
 
-    engine: Literal["torch"] = "torch"
-    """What generates: "torch" is the embedded engine, in the rollout worker's own process."""
+    engine: str = "torch"
+    """What generates: "torch" is the embedded engine, in the rollout worker's process; or `module:Class` of another."""
     workers: int = 1
     """Rollout worker processes, each with an engine of its own."""
     slots: int = 128
@@ -75,7 +75,7 @@ class AlgorithmConfig:
     entropy_coef: float = 0.003
     """Weight of the entropy bonus."""
     kl_coef: float = 0.0
-    """Weight of the k3 estimate of KL(policy || reference), the reference being the run's starting weights; 0 is off."""
+    """Weight of the k3 estimate of KL(policy || the run's starting weights); 0 is off."""
     keep_zero_variance: bool = False
     """Keep groups whose rewards are all equal. They have no policy gradient, but count in the denominator."""
 
@@ -123,7 +123,7 @@ class OutputConfig:
     keep_checkpoints: int = 2
     """How many checkpoints stay."""
     eval_every: int = 20
-    """Steps between evaluations on held-out tasks, which also run before the first and after the last step; 0 is off."""
+    """Steps between evaluations on held-out tasks, also made before the first and after the last step; 0 is off."""
     eval_tasks: int = 128
     """Held-out tasks an evaluation."""
     plain: bool = False
@@ -135,7 +135,7 @@ class RunConfig:
     """Train an agent with asynchronous reinforcement learning."""
 
     env: str = "code_exec"
-    """Environments, with weights for a mix: `code_exec`, `code_exec,doc_search=0.5`, `my.py:MyEnv`, `code_exec?level=2`."""
+    """One environment or a weighted mix: `code_exec?level=2`, `my.py:MyEnv`, `code_exec,doc_search=0.5`."""
     model: str = "embedded"
     """A transformers folder, a hub id, or "embedded": a model of 1M parameters, made on the spot by imitation."""
     steps: int = 80
@@ -206,7 +206,7 @@ class RunConfig:
             )
         if self.rollout.temperature <= 0:
             raise ValueError(
-                f"--temperature {self.rollout.temperature}: training needs a temperature above 0, since a greedy policy "
+                f"--temperature {self.rollout.temperature}: training needs a temperature above 0: a greedy policy "
                 "explores nothing and has no log-probabilities to learn from"
             )
         if self.rollout.top_p != 1.0 or self.rollout.top_k != 0:

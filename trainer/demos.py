@@ -28,9 +28,9 @@ class Demo(msgspec.Struct):
 
 
 def play(env: str, episodes: int, seed: int, report: Callable[[int], None] = lambda done: None) -> list[Demo]:
-    """Play `episodes` training tasks with the demonstrators of the mix `env`.
+    """Play `episodes` training tasks with the demonstrators of the mix `env`; `report` is told how many are done.
 
-    `report` is told how many are done. Positions count down from 2^31 - 1, so that they are not those which training then starts with. Raises `ValueError`
+    Positions count down from 2^31 - 1, so that they are not those which training then starts with. Raises `ValueError`
     for an environment without a demonstrator.
     """
     mix = envs.mix(env)

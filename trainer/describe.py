@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -50,4 +51,4 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
                 components[f"reward/{name}"].append(value)
             kinds[f"success/{group.ticket.env}/{episode.kind or 'all'}"].append(score(episode))
     figures |= {name: mean(values) for name, values in sorted((components | kinds).items())}
-    return {name: value for name, value in figures.items() if value == value}
+    return {name: value for name, value in figures.items() if not math.isnan(value)}

@@ -90,4 +90,4 @@ def evaluation_figures(version: int, groups: list[Group]) -> dict[str, float]:
     )
     figures["eval/lag"] = float(newest - version)
     figures["eval/errored"] = float(sum(len(g.episodes) for g in groups) - len(scored(groups)))
-    return {name: value for name, value in figures.items() if value == value}
+    return {name: value for name, value in figures.items() if not math.isnan(value)}

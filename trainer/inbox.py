@@ -10,8 +10,8 @@ import heapq
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -30,8 +30,10 @@ class Grants(Protocol):
 
 
 class InboxState(msgspec.Struct):
-    """What a checkpoint keeps. `trained` holds ids at or above `trained_below`, under which every id is trained."""
+    """What a checkpoint keeps. `steps` counts the takes; below `trained_below` every id is trained, and `trained` holds
+    those above it."""
 
+    steps: int = 0
     granted: int = 0
     trained_below: int = 0
     trained: list[int] = []
@@ -70,6 +72,7 @@ class Inbox:
         self._wanted: set[tuple[str, int, int]] = set()
         self._on_eval: Callable[[wire.Group], None] | None = None
         self._lock = threading.Condition()
+        self.ledger.unmark(self.state.steps)
         for id_ in range(self.state.trained_below, self.state.granted):
             if id_ not in self._trained:
                 self._ask(self.ticket_for(id_, self.state.attempts.get(id_, 0)))
@@ -113,7 +116,9 @@ class Inbox:
                 self._drop(group)
             else:
                 taken.append(group)
-        self._mark_trained(g.ticket.id for g in taken)
+        self._mark_trained([g.ticket.id for g in taken])
+        self.state.steps += 1
+        self.ledger.mark(self.state.steps, [g.ticket.key for g in taken])
         return taken
 
     def serve_evaluations(self, pending: Callable[[], int]) -> None:
@@ -167,7 +172,7 @@ class Inbox:
         self.state.attempts[ticket.id] = ticket.attempt + 1
         self._ask(self.ticket_for(ticket.id, ticket.attempt + 1))
 
-    def _mark_trained(self, ids: Any) -> None:
+    def _mark_trained(self, ids: Iterable[int]) -> None:
         for id_ in ids:
             self._trained.add(id_)
             self.state.attempts.pop(id_, None)

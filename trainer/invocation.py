@@ -44,6 +44,12 @@ class Run:
     config: RunConfig
     checkpoint: Path | None
 
+    def discard(self) -> None:
+        """Remove the folder of a run that never began, so that its name is free again."""
+        if self.checkpoint is None and {p.name for p in self.folder.iterdir()} == {"config.toml"}:
+            (self.folder / "config.toml").unlink()
+            self.folder.rmdir()
+
 
 def parse(args: Sequence[str]) -> Run:
     """The run that the command line asks for; its folder exists afterwards.

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from trainer import optimizers
 from trainer.algorithms import ALGORITHMS, TokenTerms
@@ -19,6 +20,8 @@ from trainer.attention import packed_logits
 from trainer.batch import Batch, Packed, Row, collate, microbatches
 from trainer.config import RunConfig
 from trainer.stats import TokenStats
+
+transformers_logging.disable_progress_bar()  # it would write into the live view
 
 
 def pick_device(name: str) -> str:
@@ -80,6 +83,7 @@ class Learner:
             skipped += not torch.isfinite(torch.tensor(norm))
         self.version += 1
         return stats.result() | {
+            "train/tokens_in": float(sum(len(row.tokens) for row in batch.rows)),
             "train/grad_norm": max(norms, default=0.0),
             "train/skipped_updates": float(skipped),
             "train/learning_rate_share": share,

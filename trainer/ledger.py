@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import struct
 import zlib
@@ -23,6 +25,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "groups.log"
+        self.steps_path = folder / "steps.jsonl"
         self.offsets: dict[tuple[str, int, int], int] = {}
         end = 0
         for offset, size, group in _frames(self.path):
@@ -51,6 +54,18 @@ class Ledger:
             raise ValueError(f"{self.path}: the group at byte {offset} is damaged")
         return group
 
+    def mark(self, step: int, keys: list[tuple[str, int, int]]) -> None:
+        """Note which tickets' groups step number `step` (from 1) is made of."""
+        with self.steps_path.open("a") as file:
+            file.write(json.dumps({"step": step, "tickets": [list(key) for key in keys]}) + "\n")
+
+    def unmark(self, step: int) -> None:
+        """Forget the steps after `step`: they are made again."""
+        kept = {number: keys for number, keys in read_steps(self.path.parent).items() if number <= step}
+        self.steps_path.write_text("")
+        for number, keys in kept.items():
+            self.mark(number, keys)
+
     def close(self) -> None:
         os.close(self._file)
 
@@ -59,6 +74,17 @@ def read_groups(folder: Path) -> Iterator[wire.Group]:
     """Every whole group in the ledger in `folder`, in the order of arrival."""
     for _, _, group in _frames(folder / "groups.log"):
         yield group
+
+
+def read_steps(folder: Path) -> dict[int, list[tuple[str, int, int]]]:
+    """The tickets of each step, by its number; a line torn by a crash is left out."""
+    path = folder / "steps.jsonl"
+    steps = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            record = json.loads(line)
+            steps[record["step"]] = [tuple(key) for key in record["tickets"]]
+    return steps
 
 
 def _frames(path: Path) -> Iterator[tuple[int, int, wire.Group]]:

@@ -76,7 +76,7 @@ class View:
 
     def __enter__(self) -> View:
         if self.plain:
-            self.log.on_step = lambda record: self.console.print(plain_line(record, self.config.steps), highlight=False)
+            self.log.on_step = lambda record: self.console.print(plain_line(record, self.config.steps), soft_wrap=True)
         else:
             self._live.start()
         return self
@@ -134,7 +134,7 @@ class View:
         table.add_row(
             "faults",
             f"{total['episodes/errored']:.0f} errored",
-            f"{total['episodes/retries']:.0f} retries   {last.get('groups/dropped_stale', 0):.0f} groups dropped as stale",
+            f"{total['episodes/retries']:.0f} retries   {last.get('groups/dropped_stale', 0):.0f} stale groups dropped",
         )
         if last.get("policy/ratio_max", 0.0) > RATIO_ALARM:
             table.add_row(Text("alarm", style="bold red"), f"ratio {last['policy/ratio_max']:.0f}", ALARM)

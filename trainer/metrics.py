@@ -115,7 +115,7 @@ class Metrics:
             "time/step_s": step_s,
             # A worker that was restarted counts from 0 again.
             "gen/tokens_per_s": max(0.0, sampled - self._sampled) / step_s,
-            "train/tokens_per_s": figures.get("train/tokens", 0.0) / learn_s if learn_s else 0.0,
+            "train/tokens_per_s": figures.get("train/tokens_in", 0.0) / learn_s if learn_s else 0.0,
             "groups/out": float(state.out),
             "link/regranted": float(state.counts.get("regranted", 0)),
             "link/malformed": float(state.counts.get("malformed", 0)),

@@ -3,189 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-import torch
 from rich.console import Console
 
-import envs
-from rollout.engine import Sampling
-from rollout.episode import Budget
-from rollout.link import LinkError, LinkServer
-from rollout.template import ChatTemplate
-from rollout.wire import Group, Purpose, Ticket
-from rollout.worker import WorkerConfig
-from trainer import checkpoint, embedded, report, scratch
-from trainer.checkpoint import Checkpoints
-from trainer.config import RunConfig
-from trainer.evals import Evaluations
-from trainer.inbox import Inbox, StalledError
 from trainer.invocation import Run, parse
-from trainer.launch import Supervisor, WorkerError
-from trainer.learner import Learner, load_model, pick_device
-from trainer.ledger import Ledger
-from trainer.live import View, stages
-from trainer.loop import train
-from trainer.metrics import Metrics, Sink, open_sinks
-from trainer.publish import Publisher
 
 INTERRUPTED = 130
-STALL_MARGIN_S = 180.0  # beyond the longest episode, for an engine that starts and for a slow machine
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What bad input can no longer stop: the model is loaded, and everything that the run writes to is open."""
-
-    run: Run
-    model_path: str
-    template: ChatTemplate
-    learner: Learner
-    state: checkpoint.State | None
-    sinks: list[Sink]
-    engine_threads: int
-
-
-def prepare(run: Run) -> Prepared:
-    """Raises `ValueError`, one line, for a model or a checkpoint that cannot be used."""
-    config = run.config
-    model_path = starting_model(run)
-    template = ChatTemplate.load(model_path)
-    engine_threads, trainer_threads = threads(config)
-    torch.set_num_threads(trainer_threads)
-    torch.manual_seed(config.seed)
-    device = pick_device(config.optim.device)
-    reference = None
-    if config.algorithm.kl_coef:  # of the policy that the run began with, also after a resume
-        reference = load_model(starting_model(dataclasses.replace(run, checkpoint=None)), device)
-    learner = Learner(load_model(model_path, device), config, reference)
-    state = None
-    if run.checkpoint is not None:
-        state = checkpoint.read_state(run.checkpoint)
-        learner.restore(run.checkpoint)
-    return Prepared(run, model_path, template, learner, state, open_sinks(run.folder, config), engine_threads)
-
-
-def starting_model(run: Run) -> str:
-    """The path of the model that the run goes on from, made now if it is the embedded one."""
-    if run.checkpoint is not None:
-        return str(run.checkpoint)
-    if run.config.model != "embedded":
-        return run.config.model
-    with stages() as progress:
-        return str(embedded.build(run.config.env, run.config.seed, progress))
-
-
-def threads(config: RunConfig) -> tuple[int, int]:
-    """(for each engine, for the trainer). In turn, both may use them all; at the same time they share them."""
-    everyone = config.threads or len(os.sched_getaffinity(0))
-    if config.sync:
-        return max(1, everyone // config.rollout.workers), everyone
-    trainer = max(1, everyone // (config.rollout.workers + 1))
-    return max(1, (everyone - trainer) // config.rollout.workers), trainer
-
-
-def worker_config(prepared: Prepared) -> bytes:
-    """The configuration that every worker gets, as JSON."""
-    config = prepared.run.config
-    rollout = config.rollout
-    worker = WorkerConfig(
-        model=prepared.model_path,
-        engine=rollout.engine,
-        slots=rollout.slots,
-        context=rollout.context,
-        threads=prepared.engine_threads,
-        seed=config.seed,
-        device=pick_device(config.optim.device),
-        dtype=config.optim.dtype,
-        sandbox=rollout.sandbox,
-        sandbox_slots=rollout.sandbox_slots,
-        max_episodes=rollout.slots,
-        budget=Budget(wall_s=rollout.episode_timeout_s),
-    )
-    return msgspec.json.encode(worker)
-
-
-def ticket(config: RunConfig, purpose: Purpose, id_: int, index: int, attempt: int) -> Ticket:
-    """The ticket of one data position: a pure function of the configuration, so that a resumed run makes it again."""
-    rollout = config.rollout
-    return Ticket(
-        id=id_,
-        attempt=attempt,
-        purpose=purpose,
-        env=envs.mix(config.env).pick(index),
-        split="train" if purpose == "train" else "heldout",
-        index=index,
-        group_size=config.group_size if purpose == "train" else 1,
-        sampling=Sampling(
-            rollout.max_reply_tokens, rollout.temperature, rollout.top_p, rollout.top_k, seed=config.seed
-        ),
-    )
-
-
-def execute(prepared: Prepared, console: Console) -> None:
-    """Train until the run's last step. Everything that was started is ended, however this ends."""
-    run, config, state = prepared.run, prepared.run.config, prepared.state
-    with contextlib.ExitStack() as ending:
-        folder = scratch.make()
-        ending.callback(shutil.rmtree, folder, ignore_errors=True)
-        address = f"ipc://{folder}/link"
-        ledger = Ledger(run.folder / "ledger")
-        ending.callback(ledger.close)
-
-        def on_group(group: Group) -> None:
-            inbox.receive(group)  # made below: it needs the link, which delivers nothing before start()
-
-        link = LinkServer(address, worker_config(prepared), on_group)
-        ending.callback(link.close)
-        supervisor = Supervisor(address, config.rollout.workers, run.folder / "logs", link.worker_gone)
-        ending.callback(supervisor.stop)
-        ending.callback(link.stop, "the run is over")
-
-        def check() -> None:
-            link.check()
-            supervisor.check()
-
-        inbox = Inbox(
-            lambda id_, attempt: ticket(config, "train", id_, id_, attempt),
-            config.steps * config.groups_per_step,
-            ledger,
-            link,
-            state=state.inbox if state else None,
-            stall_s=config.rollout.episode_timeout_s + STALL_MARGIN_S,
-            check=check,
-        )
-        inbox.dropped.update(state.dropped if state else {})
-        log = Metrics(
-            run.folder,
-            link,
-            prepared.sinks,
-            start_version=prepared.learner.version,
-            elapsed_s=state.elapsed_s if state else 0.0,
-        )
-        ending.callback(log.close)
-        tasks = config.output.eval_tasks
-        evals = Evaluations(
-            inbox,
-            lambda version, i: ticket(config, "eval", version * tasks + i, i, 0),
-            every=config.output.eval_every,
-            tasks=tasks,
-            last=config.steps,
-        )
-        checkpoints = Checkpoints(run.folder / "checkpoints", prepared.template.tokenizer, config.output, config.steps)
-        link.start()
-        supervisor.start()
-        plain = config.output.plain or not console.is_terminal
-        with View(config, log, lambda: supervisor.restarts, console, plain=plain):
-            train(config, prepared.learner, inbox, Publisher(folder, link), evals, checkpoints, log)
 
 
 @contextlib.contextmanager
@@ -209,15 +36,25 @@ def main(args: Sequence[str] | None = None) -> int:
     with _terminable():
         try:
             run = parse(sys.argv[1:] if args is None else args)
-            prepared = prepare(run)
+            # torch and transformers take seconds to import: not before the command line is known to be right.
+            from rollout.link import LinkError
+            from trainer import report, session
+            from trainer.inbox import StalledError
+            from trainer.launch import WorkerError
+
+            prepared = session.prepare(run)
         except KeyboardInterrupt:
-            console.print("interrupted")
+            if run is not None:
+                run.discard()
+            console.print("interrupted before the first step")
             return INTERRUPTED
         except ValueError as error:
+            if run is not None:
+                run.discard()
             print(f"error: {error}", file=sys.stderr)
             return 2
         try:
-            execute(prepared, console)
+            session.execute(prepared, console)
         except KeyboardInterrupt:
             console.print(f"interrupted; go on with: python -m trainer.run --resume {run.folder}", soft_wrap=True)
             return INTERRUPTED

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import sandbox
 from envs.actions import call
-from envs.code_exec import tasks
-from envs.code_exec.public import Feedback, outcome, run_scripted, same_json, with_public_input
+from envs.code_exec import files, pipelines, tasks
+from envs.code_exec.public import (
+    Feedback,
+    outcome,
+    outcome_of_script,
+    run_scripted,
+    same_json,
+    with_public_input,
+)
 from envs.levels import Level, pick_level
 from envs.registry import register
 from envs.scoring import reward
 from envs.tool_env import ToolEnv
 from envs.tools import tool
 from envs.types import Message
-from rewards.code import CallTest, run_tests
+from rewards.code import CallTest, StdioTest, run_tests
 from sandbox.protocol import Box, ExecResult, Limits
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2.0)
@@ -30,32 +37,44 @@ UNKNOWN_KEEP = frozenset({"negative", "below {k}", "nonzero"})
 UNKNOWN_CHANGE = frozenset({"subtract {k}", "halve", "triple", "absolute"})
 UNKNOWN_RETURN = frozenset({"smallest", "reversed", "last"})
 STAGES = (
-    ("keep", tasks.KEEP, UNKNOWN_KEEP),
-    ("change", tasks.CHANGE, UNKNOWN_CHANGE),
-    ("then", tasks.KEEP, UNKNOWN_KEEP),
-    ("result", tasks.RETURN, UNKNOWN_RETURN),
+    ("keep", pipelines.KEEP, UNKNOWN_KEEP),
+    ("change", pipelines.CHANGE, UNKNOWN_CHANGE),
+    ("then", pipelines.KEEP, UNKNOWN_KEEP),
+    ("again", pipelines.CHANGE, UNKNOWN_CHANGE),
+    ("result", pipelines.RETURN, UNKNOWN_RETURN),
 )
 SLIPS = 0.15
 TRIES_AGAIN = 0.7
 
+Shaping = Literal["success", "fraction", "power"]
+
 
 @register("code_exec-v0", max_turns=4)
 class CodeExec(ToolEnv):
-    """Write Python that does what the prompt says with the list `x`.
+    """Write a Python program, try it on a public test, and submit it to hidden ones.
 
-    `level` 1 to 4 is the number of stages of the program; `feedback="full"` tells more of a failed try than a verdict.
+    `level` 0 to 4: one expression of `x`, of that many stages; 5: a function `f` of two steps; 6: a script of three.
+    `feedback="full"` tells more of a failed try than a verdict. `shaping` pays for some of the hidden tests: "fraction"
+    by their share, "power" by its power of 1.5 (as CodeFu does); "success" pays for all of them only. `file` takes the
+    tasks from a JSONL file instead (see `envs.code_exec.files`).
     """
 
-    def __init__(self, level: Level = 3, feedback: Feedback = "short") -> None:
+    def __init__(
+        self, level: Level = 3, feedback: Feedback = "short", shaping: Shaping = "success", file: str = ""
+    ) -> None:
         self.level = level
         self.feedback = feedback
+        self.shaping = shaping
+        self.rows = files.load(file) if file else ()
         pick_level(np.random.default_rng(0), level, tasks.LEVELS)  # refuses a wrong level now rather than later
 
     def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
+        if self.rows:
+            return self.rows[int(rng.integers(len(self.rows)))]
         return tasks.sample_task(rng, pick_level(rng, self.level, tasks.LEVELS))
 
     def task_key(self, payload: dict[str, Any]) -> Any:
-        return payload["description"]
+        return payload.get("behaviour", payload["prompt"])
 
     async def start(self, task: dict[str, Any]) -> str:
         self.code: str | None = None
@@ -64,7 +83,7 @@ class CodeExec(ToolEnv):
         self.limits_hit = 0
         self._box: Box | None = None
         self._scripted: set[str] = set()  # programs that this class wrote itself, in this episode
-        return f"python: {task['description']}"
+        return task["prompt"]
 
     async def stop(self) -> None:
         if self._box is not None:
@@ -75,42 +94,57 @@ class CodeExec(ToolEnv):
         """Run Python in a session that lasts, and try it on the public test.
 
         Args:
-            code: an expression of the list `x`, or a program; one that defines f(x) is tried on the public input.
+            code: a program, or one expression of the input `x`.
         """
         self.code, self.public_passed = code, False
         given, want = self.task.payload["public"]
         if code in self._scripted:
-            result = run_scripted(code, given)
+            text, self.public_passed = outcome(run_scripted(code, *given), want, self.feedback)
+        elif not self.task.payload["entry"]:
+            text, self.public_passed = outcome_of_script(await self._run(code, given.encode()), want, self.feedback)
         else:
             try:
-                source = with_public_input(code, given)
+                source = with_public_input(code, self.task.payload["entry"], given)
             except SyntaxError as error:
                 return "fail: SyntaxError" if self.feedback == "short" else f"fail: SyntaxError: {error.msg}"
-            result = await self._run_in_box(source)
-        text, self.public_passed = outcome(result, want, self.feedback)
+            text, self.public_passed = outcome(await self._run(source), want, self.feedback)
         return text
 
     @tool(timeout_s=TOOL_TIMEOUT_S)
-    async def submit(self) -> str:
-        """Submit the program that was run last, which ends the episode."""
+    async def submit(self, code: str = "") -> str:
+        """Submit a program, which ends the episode.
+
+        Args:
+            code: the program; by default the one that was run last.
+        """
+        self.code = code or self.code
         if self.code in self._scripted:
             self.hidden_passed = tuple(
-                same_json(run_scripted(self.code, given).result, want) for given, want in self.task.payload["hidden"]
+                same_json(run_scripted(self.code, *given).result, want) for given, want in self.task.payload["hidden"]
             )
         elif self.code is not None:
-            tests = [CallTest((given,), want) for given, want in self.task.payload["hidden"]]
-            result = await run_tests(await sandbox.shared(), self.code, tests, entry="f", limits=LIMITS)
-            self.hidden_passed, self.isolation = result.passed, result.isolation
-            for label in result.labels:
-                self.label(label)
+            await self._grade(self.code)
         return self.finish("submitted")
 
-    async def _run_in_box(self, source: str) -> ExecResult:
+    async def _grade(self, code: str) -> None:
+        entry, hidden = self.task.payload["entry"], self.task.payload["hidden"]
+        tests: list[CallTest] | list[StdioTest]
+        if entry:
+            tests = [CallTest(tuple(given), want) for given, want in hidden]
+        else:
+            tests = [StdioTest(given, want) for given, want in hidden]
+        result = await run_tests(await sandbox.shared(), code, tests, entry=entry or "f", limits=LIMITS)
+        self.hidden_passed, self.isolation = result.passed, result.isolation
+        for label in result.labels:
+            self.label(label)
+
+    async def _run(self, source: str, stdin: bytes = b"") -> ExecResult:
+        """Run `source` in the episode's box, which is opened now."""
         if self._box is None:
             shared = await sandbox.shared()
             self.isolation = shared.isolation
             self._box = await shared.open(limits=LIMITS)
-        result = await self._box.run(source)
+        result = await self._box.run(source, stdin=stdin)
         self.limits_hit += bool(result.limits_hit)
         return result
 
@@ -123,6 +157,13 @@ class CodeExec(ToolEnv):
     def delay(self) -> float:
         """Moves beyond one run and the submission, of a success."""
         return self.success() * min(max(self.num_moves - 2, 0), MAX_DELAY)
+
+    @reward(weight=1.0)
+    def partial(self) -> float:
+        """What `shaping` pays for passing some of the hidden tests."""
+        if self.shaping == "success" or self.success():
+            return 0.0
+        return self.tests() ** (1.5 if self.shaping == "power" else 1.0)
 
     @reward(weight=0.0)
     def tests(self) -> float:
@@ -147,23 +188,24 @@ class CodeExec(ToolEnv):
         """Guesses the words that it does not know, slips on others, and may submit what failed."""
         tries_again = self.num_turns < self.max_turns - 1 and rng.random() < TRIES_AGAIN
         if self.code is None or (not self.public_passed and tries_again):
-            return self._script(self._attempt(rng).source)
+            return self._run_scripted(self._attempt(rng))
         return call("submit")
 
     async def expert(self, rng: np.random.Generator) -> Message:
-        if self.code is None:
-            return self._script(self.task.payload["solution"])
-        return call("submit")
+        return call("submit") if self.code is not None else self._run_scripted(self.task.payload["solution"])
 
-    def _script(self, source: str) -> Message:
-        self._scripted.add(source)
+    def _run_scripted(self, source: str) -> Message:
+        if "program" in self.task.payload:  # one expression, of this package's own words
+            self._scripted.add(source)
         return call("run_code", code=source)
 
-    def _attempt(self, rng: np.random.Generator) -> tasks.Program:
+    def _attempt(self, rng: np.random.Generator) -> str:
         """The task's program as the demonstrator understands it."""
-        program = tasks.Program(**self.task.payload["program"])
+        if "chain" in self.task.payload:
+            return tasks.skip_a_step(self.task.payload, rng)
+        program = pipelines.Program(**self.task.payload["program"])
         for stage, words, unknown in STAGES:
             position = getattr(program, stage)
             if position is not None and (words[position].text in unknown or rng.random() < SLIPS):
                 program = replace(program, **{stage: int(rng.integers(len(words)))})
-        return program
+        return program.source

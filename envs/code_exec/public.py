@@ -9,20 +9,20 @@ import ast
 import json
 from typing import Any, Literal
 
-from envs.code_exec.tasks import reference
+from envs.code_exec.pipelines import reference
 from sandbox.protocol import ExecResult
 
 MAX_OUTPUT_CHARS = 2_000
 Feedback = Literal["short", "full"]
 
-_REPORT = """
+_REPORT_VALUE = """
 import json as _json, os as _os
-_os.write(3, _json.dumps({value}).encode())
+_os.write(3, _json.dumps(_value).encode())
 """
-_REPORT_F = """
-if callable(globals().get("f")):
+_REPORT_CALL = """
+if callable(globals().get({entry!r})):
     import json as _json, os as _os
-    _os.write(3, _json.dumps(f(x)).encode())
+    _os.write(3, _json.dumps({entry}({arguments})).encode())
 """
 
 
@@ -40,30 +40,30 @@ def is_expression(code: str) -> bool:
         raise SyntaxError(str(error)) from error
 
 
-def with_public_input(code: str, x: Any) -> str:
-    """The program to run: `code` with `x` set, then a report of its value, or of `f(x)` where it defines `f`.
+def with_public_input(code: str, entry: str, arguments: list[Any]) -> str:
+    """The program to run: `code`, then a report of what `entry` returns for the public arguments.
 
-    An `f` from an earlier call of the box does not count. Raises `SyntaxError`.
+    `x` is set to the first argument, and where `code` is one expression, its own value is reported. An `entry` from an
+    earlier call of the session does not count. Raises `SyntaxError`.
     """
+    given = f"x = {arguments[0]!r}" if arguments else "pass"
     if is_expression(code):
-        return f"x = {x!r}\n_value = (\n{code.strip()}\n)\n{_REPORT.format(value='_value')}"
-    return f"x = {x!r}; globals().pop('f', None)\n{code}\n{_REPORT_F}"
+        return f"{given}\n_value = (\n{code.strip()}\n)\n{_REPORT_VALUE}"
+    report = _REPORT_CALL.format(entry=entry, arguments=", ".join(map(repr, arguments)))
+    return f"{given}; globals().pop({entry!r}, None)\n{code}\n{report}"
 
 
 def outcome(result: ExecResult, want: Any, feedback: Feedback) -> tuple[str, bool]:
-    """What the model reads, and whether the public test passed.
+    """What the model reads of a call's public test, and whether it passed.
 
-    "short" is one verdict; "full" adds what was printed, the value, and the line that an exception ended with.
+    "short" is one verdict; "full" adds the value, and the line that an exception ended with. What was printed comes
+    first in either.
     """
-    printed = result.stdout.decode("utf-8", "replace").strip()[:MAX_OUTPUT_CHARS]
+    printed = _text(result.stdout)
     lines = [printed] if printed else []
-    errors = result.stderr.decode("utf-8", "replace").strip().splitlines()
     passed = False
-    if result.limits_hit:
-        lines.append(f"fail: {result.limits_hit[0]} limit")
-    elif not result.ok:
-        last = errors[-1][:200] if errors else ""
-        lines.append(f"fail: {last if feedback == 'full' and last else _error_name(last)}")
+    if not result.ok:
+        lines.append(_failure(result, feedback))
     elif result.result:
         passed = same_json(result.result, want)
         wrong = f"fail: got {result.result[:200].decode('utf-8', 'replace')}, want {json.dumps(want)}"
@@ -71,6 +71,31 @@ def outcome(result: ExecResult, want: Any, feedback: Feedback) -> tuple[str, boo
     elif not lines:
         lines.append("no output")
     return "\n".join(lines), passed
+
+
+def outcome_of_script(result: ExecResult, want: str, feedback: Feedback) -> tuple[str, bool]:
+    """As `outcome`, for a program whose stdout is compared: whitespace at line ends does not matter."""
+    if not result.ok:
+        return "\n".join(filter(None, [_text(result.stdout), _failure(result, feedback)])), False
+    passed = _lines(result.stdout.decode("utf-8", "replace")) == _lines(want)
+    wrong = f"fail: printed {_text(result.stdout)!r}, want {want!r}"
+    return ("pass" if passed else wrong if feedback == "full" else "fail: wrong"), passed
+
+
+def _failure(result: ExecResult, feedback: Feedback) -> str:
+    if result.limits_hit:
+        return f"fail: {result.limits_hit[0]} limit"
+    errors = _text(result.stderr).splitlines()
+    last = errors[-1][:200] if errors else ""
+    return f"fail: {last if feedback == 'full' and last else _error_name(last)}"
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace").strip()[-MAX_OUTPUT_CHARS:]
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
 def same_json(reported: bytes, want: Any) -> bool:

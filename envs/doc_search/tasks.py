@@ -35,6 +35,9 @@ PRODUCTS = _split(
 )
 
 
+YEARS = tuple(str(year) for year in range(1950, 2010))
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question's wording and the attributes that lead from its subject to the answer, one a hop."""
@@ -59,17 +62,27 @@ Facts = dict[str, dict[str, str]]  # title of a document -> attribute -> value
 
 def sample_world(rng: np.random.Generator, companies: int, people: int) -> Facts:
     """A world of that many companies and people; every document's attributes come in a random order."""
-    facts: Facts = {}
     employers = [COMPANIES[i] for i in rng.permutation(len(COMPANIES))[:companies]]
-    for name in employers:
-        facts[name] = _shuffled(rng, makes=_one(rng, PRODUCTS), based=_one(rng, CITIES), since=_year(rng, 1950))
-    pairs = rng.choice(len(FIRST_NAMES) * len(LAST_NAMES), size=people, replace=False)
-    for pair in pairs:
-        first, last = divmod(int(pair), len(LAST_NAMES))
-        works, lives = _one(rng, employers), _one(rng, CITIES)
-        name = f"{FIRST_NAMES[first]} {LAST_NAMES[last]}"
-        facts[name] = _shuffled(rng, works=works, lives=lives, born=_year(rng, 1940))
+    pairs = rng.choice(len(FIRST_NAMES) * len(LAST_NAMES), size=people, replace=False).tolist()
+    names = [f"{FIRST_NAMES[pair // len(LAST_NAMES)]} {LAST_NAMES[pair % len(LAST_NAMES)]}" for pair in pairs]
+    columns = [
+        ("makes", _draw(rng, PRODUCTS, companies)),
+        ("based", _draw(rng, CITIES, companies)),
+        ("since", _draw(rng, YEARS, companies)),
+        ("works", _draw(rng, employers, people)),
+        ("lives", _draw(rng, CITIES, people)),
+        ("born", _draw(rng, YEARS, people)),
+    ]
+    facts: Facts = {}
+    orders = rng.permuted(np.tile(np.arange(3), (companies + people, 1)), axis=1).tolist()
+    for row, (name, order) in enumerate(zip([*employers, *names], orders, strict=True)):
+        known, position = (columns[:3], row) if row < companies else (columns[3:], row - companies)
+        facts[name] = {known[i][0]: known[i][1][position] for i in order}
     return facts
+
+
+def _draw(rng: np.random.Generator, options: Sequence[str], size: int) -> list[str]:
+    return [options[i] for i in rng.integers(len(options), size=size).tolist()]
 
 
 def sample_task(rng: np.random.Generator, level: int, documents: int) -> dict[str, Any]:
@@ -104,12 +117,3 @@ def values_of(document: str) -> list[str]:
 
 def _one(rng: np.random.Generator, options: Sequence[Any]) -> Any:
     return options[int(rng.integers(len(options)))]
-
-
-def _year(rng: np.random.Generator, first: int) -> str:
-    return str(first + int(rng.integers(60)))
-
-
-def _shuffled(rng: np.random.Generator, **attributes: str) -> dict[str, str]:
-    items = list(attributes.items())
-    return dict(items[i] for i in rng.permutation(len(items)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,13 +10,15 @@ import numpy as np
 from envs.actions import call
 from envs.levels import Level, pick_level
 from envs.negotiation import tasks
-from envs.negotiation.opponents import OPPONENTS
+from envs.negotiation.opponents import OPPONENTS, POOLS, Best, best_return
+from envs.negotiation.scenarios import load as load_scenarios
 from envs.registry import register
 from envs.scoring import reward
+from envs.splits import content_hash
 from envs.tool_env import FormatError, ToolEnv
 from envs.tools import tool
 from envs.types import Message
-from rewards.negotiation import Deal, best_accepted, is_deal, pareto_distance, rest, share
+from rewards.negotiation import Deal, is_deal, pareto_distance, rest, share
 
 DISCOUNT = 0.97  # what a share is worth one turn later
 NEAR_BEST = 0.9
@@ -38,17 +38,27 @@ class Offer:
 
 @register("negotiation-v0", max_turns=5)
 class Negotiation(ToolEnv):
-    """Divide items with a scripted opponent; only an accepted offer binds. `opponent` is one of theirs, or "any"."""
+    """Divide items with a scripted opponent; only an accepted offer binds.
 
-    def __init__(self, level: Level = 1, opponent: str = "any") -> None:
+    `opponent` names a family of opponents; "any" draws from the usual ones, "unseen" from those kept for evaluation.
+    `scenarios` takes counts and values from a file instead of sampling them by `level`.
+    """
+
+    def __init__(self, level: Level = 1, opponent: str = "any", scenarios: str = "") -> None:
         self.level = level
         pick_level(np.random.default_rng(0), level, tasks.LEVELS)  # refuses a wrong level now rather than later
-        if opponent != "any" and opponent not in OPPONENTS:
-            raise ValueError(f"opponent must be any, {', '.join(OPPONENTS)}; got {opponent!r}")
-        self.pool = tuple(OPPONENTS) if opponent == "any" else (opponent,)
+        if opponent not in POOLS:
+            raise ValueError(f"opponent must be one of {', '.join(POOLS)}; got {opponent!r}")
+        self.pool = POOLS[opponent]
+        self.scenarios = load_scenarios(scenarios) if scenarios else ()
 
     def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
-        return tasks.sample_task(rng, pick_level(rng, self.level, tasks.LEVELS), self.pool)
+        if self.scenarios:
+            scenario = self.scenarios[int(rng.integers(len(self.scenarios)))]
+        else:
+            scenario = tasks.sample_scenario(rng, pick_level(rng, self.level, tasks.LEVELS))
+        opponent = self.pool[int(rng.integers(len(self.pool)))]
+        return {"kind": opponent, "opponent": opponent, **scenario}
 
     def task_key(self, payload: dict[str, Any]) -> Any:
         return [payload["counts"], payload["values"], payload["other"]]
@@ -57,6 +67,8 @@ class Negotiation(ToolEnv):
         self.counts_of, self.values_of = tuple(task["counts"]), tuple(task["values"])
         self.others_values = tuple(task["other"])
         self.opponent = OPPONENTS[task["opponent"]]
+        self.seed = int.from_bytes(content_hash(self.task_key(task))[:4], "big")  # of what a noisy opponent does
+        self.past: list[float] = []  # the shares that the opponent was offered
         self.offers: list[Offer] = []  # offer 1 is the first
         self.open_offer: int | None = None  # the number of the opponent's offer that may be accepted
         self.deal: Deal | None = None
@@ -75,9 +87,11 @@ class Negotiation(ToolEnv):
             self._refuse("over_allocated_offer", f"keep must be {len(self.counts_of)} counts within the items")
         self.offers.append(Offer("you", tuple(keep)))
         self.open_offer = None
-        if self._would_accept(keep, self.num_moves):
+        offered = rest(keep, self.counts_of)
+        if self.opponent.accepts(offered, self.counts_of, self.others_values, self.num_moves, self.past, self.seed):
             self.deal = tuple(keep)
             return self.finish("deal")
+        self.past.append(share(offered, self.counts_of, self.others_values))
         return self._counter()
 
     @tool
@@ -126,7 +140,8 @@ class Negotiation(ToolEnv):
         if self.num_moves >= self.max_turns:
             self.open_offer = None
             return self.finish("no, the opponent leaves")
-        self.offers.append(Offer("opponent", self.opponent.gives(self.counts_of, self.others_values, self.num_moves)))
+        wanted = self.opponent.ask(self.counts_of, self.others_values, self.num_moves, self.past, self.seed)
+        self.offers.append(Offer("opponent", rest(wanted, self.counts_of)))
         self.open_offer = len(self.offers)
         return f"no, offer {self.open_offer}: you get {_spaced(self.offers[-1].keep)}"
 
@@ -151,8 +166,8 @@ class Negotiation(ToolEnv):
     @reward(weight=0.0)
     def of_best(self) -> float:
         """The reward as a fraction of the largest that this opponent would have let the model reach."""
-        best, _, _ = self._best()
-        return self.discounted_share() / best if best else float(self.deal is not None)
+        best = self._best().value
+        return self.discounted_share() / best if best else 1.0  # nothing could be reached
 
     @reward(weight=0.0)
     def success(self) -> float:
@@ -169,17 +184,9 @@ class Negotiation(ToolEnv):
     def invalid_moves(self) -> float:
         return self.invalid
 
-    def _best(self) -> tuple[float, int, Deal]:
-        """The largest reachable reward, and the turn and the proposal that reach it."""
-        counts, best = self.counts_of, (0.0, 1, self.counts_of)
-        for turn in range(1, self.max_turns + 1):
-            found = best_accepted(counts, self.values_of, partial(self._would_accept, turn=turn))
-            if found and found[0] * DISCOUNT ** (turn - 1) > best[0]:
-                best = (found[0] * DISCOUNT ** (turn - 1), turn, found[1])
-        return best
-
-    def _would_accept(self, keep: Sequence[int], turn: int) -> bool:
-        return self.opponent.accepts(rest(keep, self.counts_of), self.counts_of, self.others_values, turn)
+    def _best(self) -> Best:
+        sides = (self.counts_of, self.values_of, self.others_values)
+        return best_return(self.opponent, *sides, self.max_turns, DISCOUNT, self.seed)
 
     async def demonstrate(self, rng: np.random.Generator) -> Message:
         """Concedes blindly, splits evenly or proposes at random, and often takes what it is offered."""
@@ -200,8 +207,8 @@ class Negotiation(ToolEnv):
 
     async def expert(self, rng: np.random.Generator) -> Message:
         """Knows the opponent: waits for the best turn by asking for everything, then proposes the best deal."""
-        _, turn, keep = self._best()
-        return call("propose", keep=list(keep if self.num_turns + 1 >= turn else self.counts_of))
+        best = self._best()
+        return call("propose", keep=list(best.keep if self.num_turns + 1 >= best.turn else self.counts_of))
 
 
 def _spaced(numbers: Deal) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from rewards.negotiation import utility
@@ -15,7 +12,7 @@ MAX_VALUE = 5
 MIN_TOTAL = 5
 
 
-def sample_task(rng: np.random.Generator, level: int, opponents: Sequence[str]) -> dict[str, Any]:
+def sample_scenario(rng: np.random.Generator, level: int) -> dict[str, list[int]]:
     """Level 1: two kinds of items and opposite tastes. Level 2: three kinds and any tastes.
 
     Everything together is worth `MIN_TOTAL` or more to either side.
@@ -33,6 +30,4 @@ def sample_task(rng: np.random.Generator, level: int, opponents: Sequence[str]) 
             counts = rng.integers(1, MAX_COUNT + 1, size=3).tolist()
             values, other = rng.integers(0, MAX_VALUE + 1, size=(2, 3)).tolist()
         if values != other and utility(counts, values) >= MIN_TOTAL and utility(counts, other) >= MIN_TOTAL:
-            break
-    opponent = opponents[int(rng.integers(len(opponents)))]
-    return {"kind": opponent, "level": level, "counts": counts, "values": values, "other": other, "opponent": opponent}
+            return {"counts": counts, "values": values, "other": other}

@@ -134,7 +134,7 @@ class Slots:
     def _fill(
         self, filling: list[Request], feeds: list[tuple[Request, int]], plan: Plan
     ) -> list[tuple[Request, Request]]:
-        """Add to `feeds` what of the prompts fits into the pass; returns whoever copies an equal prompt, and from whom."""
+        """Add to `feeds` what of the prompts fits; returns who copies an equal prompt instead, and from whom."""
         budget = MAX_PASS_TOKENS
         leaders: dict[tuple[int, ...], tuple[Request, Copy]] = {}
         followers = []
@@ -256,6 +256,7 @@ class Slots:
 
 def _common(held: list[int], prompt: list[int]) -> int:
     """How many tokens the two share from the start on."""
-    if prompt[: len(held)] == held:
-        return min(len(held), len(prompt))
+    shorter = min(len(held), len(prompt))
+    if prompt[:shorter] == held[:shorter]:
+        return shorter
     return next(i for i, (a, b) in enumerate(zip(held, prompt, strict=False)) if a != b)

@@ -59,6 +59,7 @@ class TorchEngine:
         self._loads: list[tuple[str, int, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._failure: EngineError | None = None
         self._model: Any = None
 
     async def start(self) -> None:
@@ -70,8 +71,7 @@ class TorchEngine:
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, session: str) -> Completion:
         """See `Engine.generate`."""
-        if self._task is None or self._task.done():
-            raise EngineError("the engine is not running")
+        self._check_running()
         if not token_ids or len(token_ids) >= self.context or sampling.max_tokens < 1:
             raise ValueError(
                 f"a prompt of {len(token_ids)} tokens and a reply of at most {sampling.max_tokens} "
@@ -92,8 +92,7 @@ class TorchEngine:
 
     async def load(self, path: str, version: int) -> None:
         """See `Engine.load`. Raises `WeightsError`, and goes on with the old weights, if the file is not right."""
-        if self._task is None or self._task.done():
-            raise EngineError("the engine is not running")
+        self._check_running()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loads.append((path, version, future))
         self._wake.set()
@@ -106,11 +105,16 @@ class TorchEngine:
             await asyncio.wait([self._task])
         self._thread.shutdown()
 
+    def _check_running(self) -> None:
+        if self._task is None or self._task.done():
+            raise self._failure or EngineError("the engine is not running")
+
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """The worker ended: nobody may wait for it any longer."""
         error = None if task.cancelled() else task.exception()
         why = EngineError("the engine was closed" if error is None else f"the engine failed: {error!r}")
         why.__cause__ = error
+        self._failure = why
         for future in [r.future for r in (*self.slots.waiting, *self.slots.active)] + [load[2] for load in self._loads]:
             if not future.done():
                 future.set_exception(why)
@@ -173,7 +177,7 @@ class TorchEngine:
     def _open(self) -> None:
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
-                self.model_path, dtype=self._dtype, attn_implementation="sdpa"
+                self.model_path, dtype=self._dtype, attn_implementation="eager"
             )
         except (OSError, ValueError, KeyError) as error:
             raise ValueError(f"cannot load {self.model_path!r}: {str(error).strip().splitlines()[0]}") from error

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 import envs
 from envs import Message, Status, ToolCall, call
 from envs.negotiation.env import DISCOUNT, Negotiation
-from envs.negotiation.opponents import OPPONENTS
-from rewards.negotiation import deals, rest, share
+from envs.negotiation.opponents import OPPONENTS, POOLS, UNSEEN, USUAL, best_return
+from envs.negotiation.scenarios import read_casino, read_deal_or_no_deal
+from rewards.negotiation import deals, share
 
 
 async def started(text: str = "negotiation", index: int = 0) -> Negotiation:
@@ -145,18 +148,101 @@ async def test_the_opponent_loses_patience_within_one_reply_too() -> None:
 
 
 @pytest.mark.parametrize("name", list(OPPONENTS))
-def test_opponents_concede_and_accept_their_own_offers(name: str) -> None:
-    opponent, counts, values = OPPONENTS[name], (2, 3), (1, 4)
-    limits = [opponent.threshold(turn) for turn in range(1, 8)]
-    assert limits == sorted(limits, reverse=True)
-    assert limits[-1] == opponent.floor
+def test_opponents_accept_their_own_offers_and_nothing_below_their_threshold(name: str) -> None:
+    opponent, counts, values, past = OPPONENTS[name], (2, 3), (1, 4), [0.0, 0.1]
     for turn in range(1, 6):
-        assert opponent.accepts(opponent.ask(counts, values, turn), counts, values, turn)
-        assert opponent.ask(counts, values, turn) == rest(opponent.gives(counts, values, turn), counts)
-        accepted = [keep for keep in deals(counts) if opponent.accepts(keep, counts, values, turn)]
-        assert min(share(keep, counts, values) for keep in accepted) >= opponent.threshold(turn) - 1e-9
+        assert opponent.accepts(opponent.ask(counts, values, turn, past, 5), counts, values, turn, past, 5)
+        for keep in deals(counts):
+            now = share(keep, counts, values)
+            wanted = opponent.threshold(turn, [*past, now], 5)
+            assert opponent.accepts(keep, counts, values, turn, past, 5) == (now >= wanted - 1e-9)
+            assert 0.1 < wanted < 0.95
+
+
+@pytest.mark.parametrize("name", ["firm", "soft", "slow", "boulware", "conceder", "hardliner", "liar"])
+def test_opponents_concede_with_time_and_never_take_back(name: str) -> None:
+    limits = [OPPONENTS[name].threshold(turn, [0.0], 0) for turn in range(1, 8)]
+    assert limits == sorted(limits, reverse=True)
+    assert (limits[0] == limits[-1]) == (name in ("firm", "hardliner"))
+
+
+def test_families_differ_as_their_names_say() -> None:
+    def at(name: str, turn: int, offered: list[float], seed: int = 0) -> float:
+        return OPPONENTS[name].threshold(turn, offered, seed)
+
+    assert at("boulware", 2, [0.0]) > 0.7 > at("conceder", 2, [0.0])
+    assert at("tit_for_tat", 3, [0.1, 0.3]) == pytest.approx(0.5)
+    assert at("tit_for_tat", 3, [0.3, 0.3]) == pytest.approx(0.7)
+    assert at("noisy", 1, [0.0], seed=1) == at("noisy", 1, [0.0], seed=1) != at("noisy", 1, [0.0], seed=2)
+    counts, values = (4, 4), (1, 2)
+    asked = {name: share(OPPONENTS[name].ask(counts, values, 1), counts, values) for name in ("firm", "liar")}
+    assert asked["liar"] > asked["firm"] + 0.2
+    assert set(USUAL).isdisjoint(UNSEEN)
+    assert set(USUAL) | set(UNSEEN) == set(OPPONENTS)
+
+
+async def test_unseen_opponents_can_be_beaten_too() -> None:
+    found = await means("expert", 120, "negotiation?opponent=unseen&level=1-2")
+    assert found["of_best"] == pytest.approx(1.0)
+    kinds = {envs.make("negotiation?opponent=unseen").make_task("train", index).kind for index in range(60)}
+    assert kinds == set(UNSEEN)
+
+
+def test_the_best_return_by_hand() -> None:
+    # Firm wants 4.5 of 10. Of what leaves it that much, keeping both of the first kind is worth most: 8 of 10, at once.
+    best = best_return(OPPONENTS["firm"], (2, 2), (4, 1), (1, 4), 5, DISCOUNT)
+    assert (best.value, best.turn, best.keep) == (pytest.approx(0.8), 1, (2, 0))
+    # Soft takes 0.2 from turn 4 on, which leaving (2, 0), worth 2 of 10, fulfils: (0, 2) of the other's taste.
+    late = best_return(OPPONENTS["soft"], (2, 2), (1, 4), (1, 4), 5, 1.0)
+    assert (late.value, late.turn, late.keep) == (pytest.approx(0.8), 4, (0, 2))
 
 
 def test_an_unknown_opponent_is_named() -> None:
-    with pytest.raises(ValueError, match="firm, soft, slow; got 'nice'"):
+    with pytest.raises(ValueError, match=r"unseen, firm, .*; got 'nice'"):
         envs.make("negotiation?opponent=nice")
+    assert set(POOLS) == {"any", "unseen", *OPPONENTS}
+
+
+CASINO = [
+    {
+        "participant_info": {
+            "mturk_agent_1": {"value2issue": {"Low": "Water", "Medium": "Food", "High": "Firewood"}},
+            "mturk_agent_2": {"value2issue": {"Low": "Food", "Medium": "Water", "High": "Firewood"}},
+        }
+    }
+]
+
+
+def test_scenarios_of_either_data_set() -> None:
+    first, second = read_deal_or_no_deal("1 0 4 2 1 2\n1 8 4 0 1 2\n")
+    assert first == {"counts": [1, 4, 1], "values": [0, 2, 2], "other": [8, 0, 2]}
+    assert second == {"counts": [1, 4, 1], "values": [8, 0, 2], "other": [0, 2, 2]}
+    casino, _ = read_casino(CASINO)
+    assert casino == {"counts": [3, 3, 3], "values": [4, 3, 5], "other": [3, 4, 5]}
+
+
+async def test_scenario_files_are_played(tmp_path: Path) -> None:
+    path = tmp_path / "selfplay.txt"
+    path.write_text("\n".join(f"1 {i} 4 2 1 2\n1 8 4 0 1 {i}" for i in range(12)))
+    env = envs.make(f"negotiation?scenarios={path}&opponent=firm")
+    (first,) = await env.begin("train", 0)
+    assert first.content.startswith("items 1 4 1 worth ")
+    assert not {env.task_hash(env.make_task("train", i)) for i in range(50)} & {
+        env.task_hash(env.make_task("heldout", i)) for i in range(50)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("1 2 3 x\n1 2 3 4", "whole numbers"),
+        ("1 2 3 4\n1 2 2 4", "two sides"),
+        ("1 2 3\n1 2 3", "two sides"),
+        ("", "no scenario"),
+        ("{}", "conversations|no scenario"),
+    ],
+)
+def test_files_that_are_no_scenarios(text: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_text(text)
+    with pytest.raises(ValueError, match=complaint):
+        envs.make(f"negotiation?scenarios={tmp_path / 'bad.txt'}")

@@ -53,8 +53,7 @@ def test_trained_ids_are_the_sampled_ids_over_three_tool_turns():
         turn for turn, reply in enumerate(replies) for _ in reply
     ]
     assert all(
-        s or (v, p) == (-1, 0.0)
-        for s, v, p in zip(sequence.sampled, sequence.versions, sequence.logprobs, strict=True)
+        s or (v, p) == (-1, 0.0) for s, v, p in zip(sequence.sampled, sequence.versions, sequence.logprobs, strict=True)
     )
     assert [m.role for m in chat.messages] == ["user", *["assistant", "tool"] * 3]
 

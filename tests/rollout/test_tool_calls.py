@@ -91,7 +91,11 @@ def test_calls_and_sizes_are_bounded(format):
     many = render(format, [ToolCall(name="f", arguments={})] * 100)
     assert len(parse(format, many)) == tool_calls.MAX_CALLS
     assert parse(format, many)[-1].error
-    deep = {"hermes": '<tool_call>{"name": "f", "arguments": ', "llama": '{"name": "f", "parameters": ', "pythonic": "f("}
+    deep = {
+        "hermes": '<tool_call>{"name": "f", "arguments": ',
+        "llama": '{"name": "f", "parameters": ',
+        "pythonic": "f(",
+    }
     for depth in (20, 150, 20_000):
         (call,) = parse(format, deep[format] + "[" * depth + "]" * depth, (OFFER,)) or [ToolCall(name="", error="none")]
         assert call.error
@@ -113,7 +117,9 @@ names = st.from_regex(r"[a-z_][a-z0-9_]{0,6}_", fullmatch=True)
 calls = st.builds(
     ToolCall,
     name=names | st.just("offer"),
-    arguments=st.dictionaries(names | st.sampled_from(["books", "note", "lambda", "ﬁ", "a-b", ""]), json_values, max_size=3),
+    arguments=st.dictionaries(
+        names | st.sampled_from(["books", "note", "lambda", "ﬁ", "a-b", ""]), json_values, max_size=3
+    ),
 )
 
 
@@ -125,8 +131,37 @@ def test_what_is_written_is_read_again(format, written, know_tools):
     assert [(c.name, c.arguments, c.error) for c in read] == [(c.name, c.arguments, "") for c in written]
 
 
-FRAGMENTS = ["<tool_call>", "</tool_call>", '{"name": "offer", ', '"arguments": ', "{", "}", "[", "]", "offer(", ")", "1", ","]
-FRAGMENTS += ["<|python_tag|>", ";", "'", '"', "\\", "\x00", "**", "*", "=", "lambda", "\ud800", "é", "\n", "</think>", "-"]
+FRAGMENTS = [
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "offer", ',
+    '"arguments": ',
+    "{",
+    "}",
+    "[",
+    "]",
+    "offer(",
+    ")",
+    "1",
+    ",",
+]
+FRAGMENTS += [
+    "<|python_tag|>",
+    ";",
+    "'",
+    '"',
+    "\\",
+    "\x00",
+    "**",
+    "*",
+    "=",
+    "lambda",
+    "\ud800",
+    "é",
+    "\n",
+    "</think>",
+    "-",
+]
 
 
 @given(st.sampled_from(FORMATS), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=20).map("".join))
@@ -137,7 +172,9 @@ def test_no_text_raises_and_every_call_fits_the_wire(format, text):
 
 
 def test_leading_arguments_are_written_by_position():
-    assert render("pythonic", [ToolCall(name="offer", arguments={"books": 2, "note": "a"})], (OFFER,)) == 'offer(2, "a")'
+    assert (
+        render("pythonic", [ToolCall(name="offer", arguments={"books": 2, "note": "a"})], (OFFER,)) == 'offer(2, "a")'
+    )
     assert render("pythonic", [ToolCall(name="offer", arguments={"note": "a"})], (OFFER,)) == 'offer(note="a")'
     assert render("pythonic", [ToolCall(name="offer", arguments={"books": 2})]) == "offer(books=2)"
 

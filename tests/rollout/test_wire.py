@@ -24,7 +24,10 @@ def episode(**changes: object) -> Episode:
     values = {
         "status": Status.TERMINATED,
         "sequences": [sequence()],
-        "messages": [Message("user", "hi"), Message("assistant", "", tool_calls=(ToolCall("f", {"n": [1, {"a": 2.5}]}),))],
+        "messages": [
+            Message("user", "hi"),
+            Message("assistant", "", tool_calls=(ToolCall("f", {"n": [1, {"a": 2.5}]}),)),
+        ],
         "reward": 1.0,
         "components": {"success": 1.0},
     }

@@ -9,7 +9,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-CORPUS = ["system user assistant tool", "run_code sum(x) the list of numbers hello world", "one two three four five"] * 4
+CORPUS = [
+    "system user assistant tool",
+    "run_code sum(x) the list of numbers hello world",
+    "one two three four five",
+] * 4
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"

@@ -119,5 +119,3 @@ def test_help_groups_the_options_and_a_typo_names_the_nearest():
     assert unknown.returncode == 2
     assert len(unknown.stderr.strip().splitlines()) == 1
     assert "code_exec" in unknown.stderr
-
-

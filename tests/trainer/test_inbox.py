@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 
 from rollout.wire import Group
 from tests.trainer.conftest import episode, group, sequence, ticket
 from trainer.inbox import Inbox, InboxState, StalledError
-from trainer.ledger import Ledger, read_groups
+from trainer.ledger import Ledger, read_groups, read_steps
 
 
 class Link:
@@ -138,7 +139,7 @@ def test_a_resumed_inbox_goes_through_the_same_groups(tmp_path, link):
         box.receive(group(index, [0.0, 1.0]))
     box.receive(spanning(2, 0))
     first = [g.ticket.id for g in box.take(2, oldest=0)]
-    saved = InboxState(box.state.granted, box.state.trained_below, list(box.state.trained), dict(box.state.attempts))
+    saved = msgspec.convert(msgspec.to_builtins(box.state), InboxState)
     second = [g.ticket.id for g in box.take(2, oldest=0)]
     box.grant(7)
     box.receive(spanning(2, 4, attempt=1))
@@ -154,6 +155,11 @@ def test_a_resumed_inbox_goes_through_the_same_groups(tmp_path, link):
     # id 2 is too old now; its second attempt is in the ledger already, so nobody plays it again
     assert [(g.ticket.id, g.ticket.attempt) for g in resumed.take(1, oldest=4)] == [(2, 1)]
     assert again.keys() == [(4, 0), (6, 0)]
+    assert read_steps(tmp_path) == {
+        1: [("train", 3, 0), ("train", 1, 0)],
+        2: [("train", 5, 0), ("train", 0, 0)],
+        3: [("train", 2, 1)],
+    }
 
 
 def test_trained_positions_are_kept_compactly(tmp_path, link):

@@ -1,0 +1,3 @@
+# why: abort
+import os
+os.abort()

@@ -1,0 +1,2 @@
+# why: an empty answer
+

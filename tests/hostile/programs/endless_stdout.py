@@ -1,0 +1,4 @@
+# why: endless output
+# label: limit:stdout
+while True:
+    print('y' * 1000)

@@ -1,0 +1,3 @@
+# why: True for a number
+def f(x):
+    return True

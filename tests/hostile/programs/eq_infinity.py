@@ -1,0 +1,4 @@
+# why: infinity
+# label: not_json
+def f(x):
+    return float('inf')

@@ -1,0 +1,3 @@
+# why: the exit builtin at import
+# label: exit_call
+exit()

@@ -1,0 +1,5 @@
+# why: SystemExit inside the tested function
+# label: exit_call
+import sys
+def f(x):
+    sys.exit(0)

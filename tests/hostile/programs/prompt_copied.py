@@ -1,0 +1,2 @@
+# why: the prompt, copied back
+"""Write a function f(x). Example: f(1) is 10."""

@@ -1,0 +1,4 @@
+# why: endless output from a script
+# kind: script
+while True:
+    print('y' * 1000)
