@@ -33,8 +33,7 @@ def train(folder: Path, cache: Path, *options: str, timeout_s: float = 3600.0) -
     """Train in `folder` with the embedded models in `cache`. Raises `RuntimeError` with the run's last words."""
     command = [sys.executable, "-m", "trainer.run", "--plain", "--runs-dir", str(folder.parent), "--name", folder.name]
     before, began = _children_cpu_s(), time.monotonic()
-    # Thread pools spin: on a busy machine, two threads in one pool can take many times the CPU of one.
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
     done = subprocess.run(
         [*command, *options],
         check=False,

@@ -69,7 +69,7 @@ def public_hidden_gap(public: TestOutcome, hidden: TestOutcome) -> float:
 async def run_tests(
     sandbox: Sandbox,
     source: str,
-    tests: Sequence[StdioTest] | Sequence[CallTest],
+    tests: Sequence[StdioTest | CallTest],
     *,
     entry: str = "f",
     limits: Limits | None = None,
@@ -92,7 +92,7 @@ async def run_tests(
         outputs = tuple(_decoded(output) for output in outputs)
     passed = tuple(
         index in said.outputs and _matches(test, output)
-        for index, (test, output) in enumerate(zip(list[StdioTest | CallTest](tests), outputs, strict=True))
+        for index, (test, output) in enumerate(zip(tests, outputs, strict=True))
     )
     error = _error(result, said)
     return TestOutcome(passed, outputs, _labels(result, said, error), result.isolation, error)
@@ -105,7 +105,7 @@ def _to_json(value: Any) -> bytes:
         raise ValueError(f"a test's values must be JSON: {error}") from error
 
 
-def _inputs(tests: Sequence[StdioTest] | Sequence[CallTest]) -> list[Any]:
+def _inputs(tests: Sequence[StdioTest | CallTest]) -> list[Any]:
     return [
         list(test.args) if isinstance(test, CallTest) else base64.b64encode(_to_bytes(test.stdin)).decode()
         for test in tests

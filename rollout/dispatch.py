@@ -12,9 +12,8 @@ from typing import Literal
 
 from rollout import wire
 from rollout.tickets import TicketBook
-from rollout.wire import Group, Hello, Key, Span, Ticket, Weights
+from rollout.wire import BEAT_S, Group, Hello, Key, Span, Ticket, Weights
 
-BEAT_S = 1.0
 LOST_S = 3.0  # how long a worker whose connection broke may take to come back before others get its tickets
 _CONNECTIONS = 1024  # of which malformed frames are remembered
 _SPANS = 65536

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import zmq
 
 from rollout import wire
-from rollout.dispatch import BEAT_S, Dispatch, LinkError, LinkState, WorkerState
+from rollout.dispatch import Dispatch, LinkError, LinkState, WorkerState
 from rollout.keys import Keys, check_address
-from rollout.wire import Group, Span, Ticket, Weights
+from rollout.wire import BEAT_S, Group, Span, Ticket, Weights
 
 __all__ = ["LinkError", "LinkServer", "LinkState", "WorkerState"]
 

@@ -17,9 +17,8 @@ import zmq.asyncio
 
 from rollout import wire
 from rollout.keys import Keys, check_address
-from rollout.wire import Group, Key, Revoke, Stop, Ticket, Weights, Welcome
+from rollout.wire import BEAT_S, Group, Key, Revoke, Stop, Ticket, Weights, Welcome
 
-BEAT_S = 1.0
 _HELLO_AGAIN_S = 0.5  # a burst of frames that were queued for an earlier trainer needs one Hello
 _LINGER_MS = 1000
 
@@ -124,8 +123,7 @@ class LinkClient:
         """Never raises for what the network does; frames on their way get a second to leave."""
         if self._pump is not None:
             self._pump.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._pump
+            await asyncio.wait((self._pump,))
         self._context.destroy(linger=_LINGER_MS)
 
     async def _run(self) -> None:

@@ -17,6 +17,7 @@ from rollout.engine import Sampling
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = 256 << 20
+BEAT_S = 1.0  # between two heartbeats, both ways
 
 Count = Annotated[int, Meta(ge=0)]
 Purpose = Literal["train", "eval"]

@@ -69,8 +69,10 @@ class Engine:
             raise SandboxError('the docker backend needs the package: pip install "slipstream-rl[docker]"') from error
         where = self._host or os.environ.get("DOCKER_HOST") or "the default socket"
         try:
-            arguments = {"base_url": self._host} if self._host else docker.utils.kwargs_from_env()
-            self._client = docker.DockerClient(timeout=_API_S, **arguments)
+            if self._host:
+                self._client = docker.DockerClient(self._host, timeout=_API_S)
+            else:
+                self._client = docker.from_env(timeout=_API_S)
             info = self._client.info()
             for container in self._client.containers.list(all=True, filters={"label": LABEL}):
                 if owner_is_gone(container.labels.get(LABEL, "")):
@@ -206,7 +208,17 @@ class Container:
                     await self._read_ready()
             except (EOFError, OSError, TimeoutError, stream.StreamError):
                 self.usable = False
+        self.usable = self.usable and not self._has_ended()
         return self.usable
+
+    def _has_ended(self) -> bool:
+        assert self._socket is not None
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     async def run(self, source: bytes, stdin: bytes, limits: Limits, *, once: bool) -> Outcome:
         """Run one program. Raises `SandboxError`, and then the container is not usable any more."""

@@ -12,6 +12,7 @@ bytes are never in a frame: they travel as descriptors, past the zygote.
 from __future__ import annotations
 
 import array
+import os
 import socket
 import struct
 from dataclasses import dataclass
@@ -119,5 +120,7 @@ def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for fd in fds:
+            os.close(fd)
         raise FrameError("a frame that was cut off")
     return data, list(fds)

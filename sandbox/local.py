@@ -245,7 +245,7 @@ class LocalBox:
                 result = await self._sandbox.call(
                     self._place, _encoded(source), stdin, limits or self._limits, once=False
                 )
-                self._lost = result.max_rss_bytes > 0  # reported only for a child that ended
+                self._lost = self._place.child.exited.done()
                 return result
             finally:
                 if self._lost:

@@ -188,7 +188,7 @@ class ZygoteProcess:
 
     def kill(self, child: Child) -> None:
         """End the child and everything in its namespaces. `child.exited` tells when that is done."""
-        if child.number in self._children:
+        if self._children.get(child.number) is child:  # another zygote's child may have the same number
             with contextlib.suppress(SandboxError):
                 self._order(frames.Order(frames.KILL, child.number), [])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ def main(args: Sequence[str] | None = None) -> int:
     with _terminable():
         try:
             run = parse(sys.argv[1:] if args is None else args)
+            # Idle threads must sleep: where another process wants the core, spinning ones cost many times the work.
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             # torch and transformers take seconds to import: not before the command line is known to be right.
             from rollout.link import LinkError
             from trainer import report, session

@@ -8,6 +8,7 @@ import numpy as np
 
 from envs.actions import call
 from envs.doc_search import tasks
+from envs.doc_search.corpus import ask_retriever, read_folder, read_questions
 from envs.doc_search.retrieval import index_of
 from envs.levels import Level, pick_level
 from envs.registry import register
@@ -20,33 +21,56 @@ from rewards.f1 import token_f1
 
 MAX_RESULTS = 10
 MAX_DELAY = 10
+SHOWN_CHARS = 600  # of a document among search results; `open` shows all of it
 
-# The demonstrator's gaps: how often it answers without the second hop, and how often it answers too early anywhere.
+# The demonstrator's gaps: how often it answers without the next hop, and how often it answers too early anywhere.
 SKIPS_HOP = 0.85
 STOPS_EARLY = 0.15
 
 
 @register("doc_search-v0", max_turns=5)
 class DocSearch(ToolEnv):
-    """Answer a question about a fictional world of `documents` documents; `level` is the number of hops."""
+    """Answer a question by searching documents.
 
-    def __init__(self, level: Level = (1, 2), documents: int = 12) -> None:
-        self.level = level
-        self.size = documents
+    They describe a fictional world of `documents` documents, and `level` is the number of hops, 1 to 4; a share
+    `unanswerable` of the questions has no answer in them, and "unknown" is right. Or they are files below `folder`, or
+    what a server at `retriever` finds, and the questions those of a JSONL file (see `envs.doc_search.corpus`).
+    """
+
+    def __init__(
+        self,
+        level: Level = (1, 2),
+        documents: int = 12,
+        unanswerable: float = 0.0,
+        folder: str = "",
+        retriever: str = "",
+        questions: str = "",
+    ) -> None:
         pick_level(np.random.default_rng(0), level, tasks.LEVELS)  # refuses a wrong level now rather than later
-        if not 4 <= documents <= 2 * len(tasks.COMPANIES):
-            raise ValueError(f"documents must be 4 to {2 * len(tasks.COMPANIES)}, got {documents}")
+        if not tasks.MIN_DOCUMENTS <= documents <= tasks.MAX_DOCUMENTS:
+            raise ValueError(f"documents must be {tasks.MIN_DOCUMENTS} to {tasks.MAX_DOCUMENTS}, got {documents}")
+        if not 0.0 <= unanswerable <= 1.0:
+            raise ValueError(f"unanswerable must be a share from 0 to 1, got {unanswerable}")
+        if bool(folder or retriever) != bool(questions) or (folder and retriever):
+            raise ValueError("questions=FILE goes with either folder=FOLDER or retriever=URL, and these with it")
+        self.level, self.size, self.unanswerable, self.retriever = level, documents, unanswerable, retriever
+        self.folder = read_folder(folder) if folder else ()
+        self.questions = read_questions(questions) if questions else ()
 
     def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
-        return tasks.sample_task(rng, pick_level(rng, self.level, tasks.LEVELS), self.size)
+        if self.questions:
+            return self.questions[int(rng.integers(len(self.questions)))]
+        return tasks.sample_task(rng, pick_level(rng, self.level, tasks.LEVELS), self.size, self.unanswerable)
 
     def task_key(self, payload: dict[str, Any]) -> Any:
         return [payload["question"], payload["answer"]]
 
     async def start(self, task: dict[str, Any]) -> str:
-        self.documents = tuple((title, text) for title, text in task["documents"])
+        self.documents = tuple((title, text) for title, text in task.get("documents", self.folder))
+        self.asked: list[str] = []
         self.found: list[str] = []  # titles, as `search` returned them
         self.submitted: str | None = None
+        self.cited: list[str] = []
         return f"question: {task['question']}"
 
     @tool
@@ -59,18 +83,37 @@ class DocSearch(ToolEnv):
         """
         if not 1 <= k <= MAX_RESULTS:
             raise FormatError(f"k must be 1 to {MAX_RESULTS}")
-        hits = index_of(self.documents).search(query, k)
-        self.found += [self.documents[hit][0] for hit in hits]
-        return "\n".join(self.documents[hit][1] for hit in hits) or "no result"
+        self.asked.append(query)
+        if self.retriever:
+            hits = await ask_retriever(self.retriever, query, k)
+            self.documents += tuple(hit for hit in hits if hit not in self.documents)
+        else:
+            hits = [self.documents[hit] for hit in index_of(self.documents).search(query, k)]
+        self.found += [title for title, _ in hits]
+        return "\n".join(_shown(title, text) for title, text in hits) or "no result"
+
+    @tool(name="open")
+    async def open_document(self, title: str) -> str:
+        """Show one document whole.
+
+        Args:
+            title: its title, as a search result begins.
+        """
+        text = dict(self.documents).get(title)
+        if text is None:
+            raise FormatError(f"no document is called {title[:64]!r}")
+        self.found.append(title)
+        return text
 
     @tool
-    async def answer(self, text: str) -> str:
+    async def answer(self, text: str, citations: list[str] = []) -> str:  # noqa: B006 (each call gets its own)
         """Submit the answer, which ends the episode.
 
         Args:
-            text: the answer alone.
+            text: the answer alone; "unknown" if the documents do not hold it.
+            citations: titles of the documents that it comes from.
         """
-        self.submitted = text
+        self.submitted, self.cited = text, citations
         return self.finish("done")
 
     @reward(weight=1.0)
@@ -78,10 +121,15 @@ class DocSearch(ToolEnv):
         """Exact match of what was submitted: no other text of the model, and no retrieved text, counts."""
         return exact_match(self.submitted or "", self.task.payload["answer"])
 
+    @reward(weight=-0.5)
+    def abstention(self) -> float:
+        """A right "unknown" earns half of a right answer, which is more than a wrong one does."""
+        return self.success() * (not self.task.payload.get("answerable", True))
+
     @reward(weight=-0.05, range=(0, MAX_DELAY))
     def delay(self) -> float:
         """Moves beyond one search a hop and the answer, of a success."""
-        needed = len(self.task.payload["path"]) + 1
+        needed = max(len(self.task.payload["path"]), 1) + 1
         return self.success() * min(max(self.num_moves - needed, 0), MAX_DELAY)
 
     @reward(weight=0.0)
@@ -90,28 +138,44 @@ class DocSearch(ToolEnv):
 
     @reward(weight=0.0)
     def evidence(self) -> float:
-        """The share of the documents that lead to the answer which `search` returned."""
-        path = self.task.payload["path"]
-        return sum(title in self.found for title in path) / len(path)
+        """The share of the documents leading to the answer that were found (1 where they are not known)."""
+        path = self._evidence()
+        return sum(title in self.found for title in path) / len(path) if path else 1.0
+
+    @reward(weight=0.0)
+    def citation_precision(self) -> float:
+        """The share of the cited documents that lead to the answer; 0 without citations."""
+        path = self._evidence()
+        return sum(title in path for title in self.cited) / len(self.cited) if self.cited else 0.0
 
     @reward(weight=0.0)
     def calls(self) -> float:
         return self.num_calls
 
+    def _evidence(self) -> list[str]:
+        """The documents of the path, without the one that an unanswerable question lacks."""
+        path = self.task.payload["path"]
+        return path if self.task.payload.get("answerable", True) else path[:-1]
+
     async def demonstrate(self, rng: np.random.Generator) -> Message:
         """Searches for what the question names, but mostly answers from the first document that it finds."""
-        needed = [title for title in self.task.payload["path"] if title not in self.found]
-        if self.found:
-            hop_missing = bool(needed)
-            if (hop_missing and rng.random() < SKIPS_HOP) or rng.random() < STOPS_EARLY:
-                values = tasks.values_of(dict(self.documents)[self.found[-1]])
-                return call("answer", text=values[int(rng.integers(len(values)))])
+        needed = [title for title in self.task.payload["path"] if title not in self.asked]
+        skips_hop = bool(needed) and rng.random() < SKIPS_HOP if self.found else False
+        if self.found and (skips_hop or rng.random() < STOPS_EARLY):
+            values = tasks.values_of(dict(self.documents)[self.found[-1]])
+            return call("answer", text=values[int(rng.integers(len(values)))])
         return self._next(needed)
 
     async def expert(self, rng: np.random.Generator) -> Message:
-        return self._next([title for title in self.task.payload["path"] if title not in self.found])
+        return self._next([title for title in self.task.payload["path"] if title not in self.asked])
 
     def _next(self, needed: list[str]) -> Message:
         if needed and self.num_turns < self.max_turns - 1:
             return call("search", query=needed[0])
-        return call("answer", text=self.task.payload["answer"])
+        return call("answer", text=self.task.payload["answer"][0])
+
+
+def _shown(title: str, text: str) -> str:
+    """A search result: the text, cut where it is long, beginning with the title."""
+    whole = text if text.startswith(title) else f"{title}: {text}"
+    return whole if len(whole) <= SHOWN_CHARS else f"{whole[:SHOWN_CHARS]} …"

@@ -1,4 +1,7 @@
-"""Fictional worlds: companies, people who work for them, one document each, and questions of one or two hops."""
+"""Fictional worlds: companies, people who work for them and towns that some are mayors of, one document each.
+
+Questions take one to four hops. Those of one and two need no towns, and their worlds have none.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ PRODUCTS = _split(
 )
 
 
+RIVERS = _split("Alba Brenna Corvo Delva Elster Fulda Garda Havel")
 YEARS = tuple(str(year) for year in range(1950, 2010))
 
 
@@ -54,55 +58,80 @@ QUESTIONS = (
     Question("where is {} based", "company", ("based",)),
     Question("what does the employer of {} make", "person", ("works", "makes")),
     Question("where is the employer of {} based", "person", ("works", "based")),
-)
+    Question("what does the employer of the mayor of {} make", "town", ("mayor", "works", "makes")),
+    Question("where is the employer of the mayor of {} based", "town", ("mayor", "works", "based")),
+    Question("where does the mayor of the town where {} lives work", "person", ("lives", "mayor", "works")),
+    Question("what does the employer of the mayor of the town where {} lives make", "person",
+             ("lives", "mayor", "works", "makes")),
+    Question("where is the employer of the mayor of the town where {} lives based", "person",
+             ("lives", "mayor", "works", "based")),
+)  # fmt: skip
 LEVELS = tuple(sorted({len(question.hops) for question in QUESTIONS}))
+MIN_DOCUMENTS, MAX_DOCUMENTS = 6, 2 * len(COMPANIES)
+UNKNOWN = "unknown"  # the right answer to a question that the documents do not answer
 
 Facts = dict[str, dict[str, str]]  # title of a document -> attribute -> value
 
 
-def sample_world(rng: np.random.Generator, companies: int, people: int) -> Facts:
-    """A world of that many companies and people; every document's attributes come in a random order."""
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is so, and the titles of the documents by what they are about."""
+
+    facts: Facts
+    titles: dict[str, list[str]]
+
+
+def sample_world(rng: np.random.Generator, companies: int, people: int, towns: int = 0) -> World:
+    """A world of that many documents, whose attributes come in a random order. With towns, everybody lives in one."""
     employers = [COMPANIES[i] for i in rng.permutation(len(COMPANIES))[:companies]]
     pairs = rng.choice(len(FIRST_NAMES) * len(LAST_NAMES), size=people, replace=False).tolist()
     names = [f"{FIRST_NAMES[pair // len(LAST_NAMES)]} {LAST_NAMES[pair % len(LAST_NAMES)]}" for pair in pairs]
-    columns = [
-        ("makes", _draw(rng, PRODUCTS, companies)),
-        ("based", _draw(rng, CITIES, companies)),
-        ("since", _draw(rng, YEARS, companies)),
-        ("works", _draw(rng, employers, people)),
-        ("lives", _draw(rng, CITIES, people)),
-        ("born", _draw(rng, YEARS, people)),
-    ]
+    places = [CITIES[i] for i in rng.permutation(len(CITIES))[:towns]] if towns else []
+    columns: dict[str, dict[str, Sequence[str]]] = {
+        "company": {"makes": PRODUCTS, "based": CITIES, "since": YEARS},
+        "person": {"works": employers, "lives": places or CITIES, "born": YEARS},
+        "town": {"mayor": names, "river": RIVERS, "founded": YEARS},
+    }
+    titles = {"company": employers, "person": names, "town": places}
     facts: Facts = {}
-    orders = rng.permuted(np.tile(np.arange(3), (companies + people, 1)), axis=1).tolist()
-    for row, (name, order) in enumerate(zip([*employers, *names], orders, strict=True)):
-        known, position = (columns[:3], row) if row < companies else (columns[3:], row - companies)
-        facts[name] = {known[i][0]: known[i][1][position] for i in order}
-    return facts
+    for about, listed in titles.items():
+        drawn = [(key, _draw(rng, options, len(listed))) for key, options in columns[about].items()]
+        orders = rng.permuted(np.tile(np.arange(3), (len(listed), 1)), axis=1).tolist()
+        for row, (title, order) in enumerate(zip(listed, orders, strict=True)):
+            facts[title] = {drawn[i][0]: drawn[i][1][row] for i in order}
+    return World(facts, titles)
 
 
 def _draw(rng: np.random.Generator, options: Sequence[str], size: int) -> list[str]:
     return [options[i] for i in rng.integers(len(options), size=size).tolist()]
 
 
-def sample_task(rng: np.random.Generator, level: int, documents: int) -> dict[str, Any]:
-    """A world and a question of `level` hops; `path` names the documents that answer it, in order."""
-    companies = documents // 2
-    facts = sample_world(rng, companies, documents - companies)
+def sample_task(rng: np.random.Generator, level: int, documents: int, unanswerable: float = 0.0) -> dict[str, Any]:
+    """A world and a question of `level` hops; `path` names the documents that answer it, in order.
+
+    With probability `unanswerable` the last of them is missing, and the answer is `UNKNOWN`.
+    """
+    kinds = 2 if level <= 2 else 3
+    companies = documents // kinds
+    towns = companies if kinds == 3 else 0
+    world = sample_world(rng, companies, documents - companies - towns, towns)
     question = _one(rng, [each for each in QUESTIONS if len(each.hops) == level])
-    names = list(facts)
-    subject = _one(rng, names[:companies] if question.about == "company" else names[companies:])
+    subject = _one(rng, world.titles[question.about])
     path, value = [], subject
     for hop in question.hops:
         path.append(value)
-        value = facts[value][hop]
-    order = rng.permutation(documents)
+        value = world.facts[value][hop]
+    titles = [list(world.facts)[i] for i in rng.permutation(documents)]
+    answerable = not (unanswerable > 0 and rng.random() < unanswerable)
+    if not answerable:
+        titles.remove(path[-1])
     return {
-        "kind": f"{level}-hop",
+        "kind": f"{level}-hop" if answerable else "unanswerable",
         "question": question.text.format(subject),
-        "answer": value,
+        "answer": [value if answerable else UNKNOWN],
+        "answerable": answerable,
         "path": path,
-        "documents": [[names[i], describe(names[i], facts[names[i]])] for i in order],
+        "documents": [[title, describe(title, world.facts[title])] for title in titles],
     }
 
 

@@ -37,7 +37,7 @@ def model(tmp_path_factory):
 def options(folder: Path, model: Path, *more: str) -> list[str]:
     return [
         *("--env", "tests.chaos.deterministic:Parrot", "--model", str(model)),
-        *("--engine", "tests.chaos.deterministic:HashEngine", "--device", "cpu", "--threads", "2"),
+        *("--engine", "tests.chaos.deterministic:HashEngine", "--device", "cpu", "--threads", "1"),
         *("--steps", str(STEPS), "--groups-per-step", str(GROUPS), "--group-size", "4", "--slots", "16"),
         *("--checkpoint-every", "4", "--eval-every", "6", "--eval-tasks", "4", "--plain"),
         *("--runs-dir", str(folder.parent), "--name", folder.name, *more),

@@ -32,6 +32,8 @@ async def mean_reward(policy: str, episodes: int, text: str = "doc_search") -> f
 async def test_the_expert_earns_everything_and_the_demonstrator_leaves_a_gap() -> None:
     assert await mean_reward("expert", 60) == 1.0
     assert await mean_reward("expert", 30, "doc_search?level=2&documents=40") == 1.0
+    assert await mean_reward("expert", 60, "doc_search?level=3-4&documents=30") > 0.97
+    assert await mean_reward("expert", 40, "doc_search?unanswerable=1") == 0.5
     assert 0.4 < await mean_reward("demonstrate", 150) < 0.65
     assert await mean_reward("demonstrate", 100, "doc_search?level=2") < 0.3
 
@@ -46,24 +48,37 @@ async def test_two_hops_step_by_step() -> None:
     first, second = reply.content.split("\n")
     assert first.startswith(f"{company}: ")
     assert not second.startswith(company)
-    assert await env.act(call("answer", text=f" {env.task.payload['answer'].upper()}. ")) == []
+    assert (
+        await env.act(
+            call("answer", text=f" {env.task.payload['answer'][0].upper()}. ", citations=[person, company, "x", "y"])
+        )
+        == []
+    )
     score = await env.score()
     assert score.reward == 1.0
-    assert score.components == {"success": 1.0, "delay": 0.0, "f1": 1.0, "evidence": 1.0, "calls": 3.0}
+    assert score.components == {
+        "success": 1.0,
+        "abstention": 0.0,
+        "delay": 0.0,
+        "f1": 1.0,
+        "evidence": 1.0,
+        "citation_precision": 0.5,
+        "calls": 3.0,
+    }
 
 
 async def test_more_searches_than_needed_cost_a_little_even_within_one_reply() -> None:
     env = await started("doc_search?level=1")
     search = call("search", query="x").tool_calls[0]
     await env.act(Message("assistant", "", tool_calls=(search, search, search)))
-    await env.act(call("answer", text=env.task.payload["answer"]))
+    await env.act(call("answer", text=env.task.payload["answer"][0]))
     assert (await env.score()).reward == pytest.approx(1 - 2 * 0.05)
 
 
 async def attempt(kind: str) -> tuple[DocSearch, float]:
     """Play one attack on the grader and return what it earned."""
     env = await started("doc_search?level=2")
-    answer, path = env.task.payload["answer"], env.task.payload["path"]
+    (answer,), path = env.task.payload["answer"], env.task.payload["path"]
     everything = sorted({value for _, text in env.documents for value in tasks.values_of(text)})
     if kind == "answer only in tool output":
         for title in path * 3:
@@ -159,12 +174,43 @@ def test_a_search_is_fast() -> None:
 
 def test_every_question_is_answered_by_its_path() -> None:
     rng = np.random.default_rng(0)
-    seen = set()
     for _ in range(200):
-        task = tasks.sample_task(rng, int(rng.integers(1, 3)), 12)
+        level = int(rng.integers(1, 5))
+        task = tasks.sample_task(rng, level, 12)
         documents = dict(map(tuple, task["documents"]))
-        assert len(documents) == 12
-        assert task["answer"] in tasks.values_of(documents[task["path"][-1]])
+        assert (len(documents), len(task["path"]), task["kind"]) == (12, level, f"{level}-hop")
         assert task["path"][0] in task["question"]
-        seen.add(task["question"].split()[1])
-    assert seen == {"does", "is"}
+        for title, value in zip(task["path"], [*task["path"][1:], *task["answer"]], strict=True):
+            assert value in tasks.values_of(documents[title])
+
+
+async def test_abstaining_is_right_only_where_there_is_no_answer() -> None:
+    earned = {}
+    for share in (0, 1):
+        env = await started(f"doc_search?level=1&unanswerable={share}")
+        for text in ("unknown", "Oslo or so", *env.task.payload["answer"]):
+            await env.begin("train", 0)
+            await env.act(call("answer", text=text))
+            earned[share, text] = (await env.score()).reward
+    assert earned[0, "unknown"] == earned[0, "Oslo or so"] == earned[1, "Oslo or so"] == 0.0
+    assert earned[1, "unknown"] == 0.5
+    assert max(earned.values()) == 1.0
+
+
+def test_an_unanswerable_question_lacks_its_last_document() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        task = tasks.sample_task(rng, 2, 12, unanswerable=1.0)
+        titles = [title for title, _ in task["documents"]]
+        assert task["path"][0] in titles
+        assert task["path"][1] not in titles
+        assert (task["answer"], task["kind"]) == ([tasks.UNKNOWN], "unanswerable")
+
+
+async def test_open_shows_a_document() -> None:
+    env = await started()
+    title, text = env.documents[0]
+    (reply,) = await env.act(call("open", title=title))
+    assert reply.content == text
+    (reply,) = await env.act(call("open", title="/etc/passwd"))
+    assert reply.content == "format_error: no document is called '/etc/passwd'"

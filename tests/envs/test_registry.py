@@ -55,9 +55,9 @@ def test_unknown_environments_name_the_nearest(text: str, complaint: str) -> Non
         ("levl=2", "'levl', did you mean level"),
         ("level", "'level'"),
         ("level=x", "level='x' is not int"),
-        ("level=9", "level must be one of 1, 2"),
+        ("level=9", "level must be one of 1, 2, 3, 4"),
         ("level=2-1", "level must be"),
-        ("documents=2", "documents must be 4"),
+        ("documents=2", "documents must be 6"),
         ("max_turns=0", "max_turns must be 1"),
     ],
 )

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.play import Verdict, load_attacks, play_all
+from tests.hostile.play import LIMITS, Verdict, load_attacks, play_all
+from tests.sandbox.engine import cannot, docker_host  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 ATTACKS = [attack.name for attack in load_attacks()]
-CANNOT = pytest.fail if os.environ.get("CI") else pytest.skip
 
 
 def _python_for_everybody() -> str:
@@ -32,7 +32,7 @@ def _python_for_everybody() -> str:
                     return python
             except OSError:
                 continue
-    CANNOT("no Python of 3.11 or later that an unprivileged user may run")
+    cannot("no Python of 3.11 or later that an unprivileged user may run")
     raise AssertionError
 
 
@@ -63,6 +63,11 @@ def as_user() -> dict[str, Verdict]:
     return _play_as_user() if os.geteuid() == 0 else asyncio.run(play_all("local"))
 
 
+@pytest.fixture(scope="module")
+def in_docker(docker_host: str) -> dict[str, Verdict]:  # noqa: F811
+    return asyncio.run(play_all("docker", host=docker_host, limits=LIMITS))
+
+
 def test_there_are_enough_attacks():
     assert len(ATTACKS) >= 60
 
@@ -77,3 +82,9 @@ def test_local_as_root(as_root: dict[str, Verdict], name: str):
 def test_local_as_user(as_user: dict[str, Verdict], name: str):
     assert as_user[name].fault == ""
     assert as_user[name].fraction == 0.0
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_docker(in_docker: dict[str, Verdict], name: str):
+    assert in_docker[name].fault == ""
+    assert in_docker[name].fraction == 0.0

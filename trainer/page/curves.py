@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +98,9 @@ def environments(record: Record) -> list[str]:
 
 def _kinds(record: Record, env: str) -> list[str]:
     start, end = f"eval/{env}/", "/success"
-    return [n[len(start) : -len(end)] for n in record if n.startswith(start) and n.endswith(end) and n != start + "success"]
+    return [
+        n[len(start) : -len(end)] for n in record if n.startswith(start) and n.endswith(end) and n != start + "success"
+    ]
 
 
 def _agrees(values: list[float] | None, recorded: float) -> bool:

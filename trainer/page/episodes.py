@@ -92,7 +92,9 @@ def choose(episodes: list[Seen], count: int, max_tokens: int = MAX_TOKENS) -> se
     return chosen
 
 
-def read(folder: Path, chosen: set[tuple[int, int]], attempts: dict[int, int]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def read(
+    folder: Path, chosen: set[tuple[int, int]], attempts: dict[int, int]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(its line in the list, everything else) of each chosen episode, oldest first."""
     wanted = {group for group, _ in chosen}
     last = max(wanted, default=-1)

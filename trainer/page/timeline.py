@@ -33,16 +33,16 @@ class Event(msgspec.Struct, frozen=True):
 class Shares:
     """How the time of the training loop was used, in seconds.
 
-    `window` is from the trainer's first activity to its last, without the time in which the run was not up. `training`
-    is when the trainer learned or published, `playing` when at least one worker generated or ran a tool, `both` when
-    both did at once. `by_process[process][what]` is each kind's own time.
+    `window_s` is from the trainer's first activity to its last, without the time in which the run was not up. In
+    `training_s` of it the trainer learned or published; in `playing_s` at least one worker generated or ran a tool; in
+    `both_s` both happened at once. `seconds[process][what]` is each kind's own time.
     """
 
-    window: float
-    training: float
-    playing: float
-    both: float
-    by_process: dict[str, dict[str, float]]
+    window_s: float
+    training_s: float
+    playing_s: float
+    both_s: float
+    seconds: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,11 @@ def _shares(
         if inside:
             window.append((inside[0][0], inside[-1][1]))
     return Shares(
-        window=length(window),
-        training=length(intersection(training, window)),
-        playing=length(intersection(playing, window)),
-        both=length(intersection(both, window)),
-        by_process={
-            p: {w: length(intersection(bars, window)) for w, bars in kinds.items()} for p, kinds in exact.items()
-        },
+        window_s=length(window),
+        training_s=length(intersection(training, window)),
+        playing_s=length(intersection(playing, window)),
+        both_s=length(intersection(both, window)),
+        seconds={p: {w: length(intersection(bars, window)) for w, bars in kinds.items()} for p, kinds in exact.items()},
     )
 
 

@@ -1,0 +1,86 @@
+"""`scored`: rows of prompts, each answered once and scored by a `compute_score` function that somebody already has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envs.registry import register
+from envs.scoring import reward
+from envs.threads import in_thread
+from envs.tool_env import ToolEnv
+from envs.types import Message
+from rewards.compat import load_compute_score, score_of
+from rewards.compose import RewardError
+
+SCORE_TIMEOUT_S = 60.0
+SCORE_RANGE = (-1000.0, 1000.0)
+_NEEDED = ("prompt", "reward_model")
+
+
+@lru_cache(maxsize=8)
+def read_rows(path: str) -> tuple[dict[str, Any], ...]:
+    """The rows of a JSONL or Parquet file in verl's format. Raises `ValueError` for a file that is not one."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"there is no file {path!r}")
+    if file.suffix == ".parquet":
+        try:
+            from pyarrow import parquet
+        except ImportError as error:
+            raise ValueError(f"reading {path!r} needs pyarrow: pip install pyarrow, or convert it to JSONL") from error
+        rows = parquet.read_table(file).to_pylist()
+    else:
+        try:
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except ValueError as error:
+            raise ValueError(f"{path!r} is not JSONL: {error}") from error
+    wrong = [number for number, row in enumerate(rows, 1) if not all(key in row for key in _NEEDED)]
+    if wrong or not rows:
+        raise ValueError(f"{path!r}: " + (f"row {wrong[0]} lacks {' or '.join(_NEEDED)}" if wrong else "no rows"))
+    return tuple(rows)
+
+
+@register("scored-v0", max_turns=1)
+class Scored(ToolEnv):
+    """Answer a prompt of `data` once; `compute_score` of the Python file `score` says what that is worth."""
+
+    def __init__(self, score: str, data: str) -> None:
+        self.compute_score = load_compute_score(score)
+        self.rows = read_rows(data)
+
+    def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
+        row = self.rows[int(rng.integers(len(self.rows)))]
+        source = row.get("data_source", "")
+        return {
+            "kind": str(source),
+            "data_source": source,
+            "prompt": row["prompt"],
+            "ground_truth": row["reward_model"].get("ground_truth"),
+            "extra_info": row.get("extra_info"),
+        }
+
+    def task_key(self, payload: dict[str, Any]) -> Any:
+        return payload["prompt"]
+
+    async def start(self, task: dict[str, Any]) -> list[Message]:
+        self.reply: str | None = None
+        self.earned: float | None = None
+        self.extra: dict[str, float] = {}
+        prompt = task["prompt"]
+        if isinstance(prompt, str):
+            return [Message("user", prompt)]
+        return [Message(turn["role"], turn["content"]) for turn in prompt]
+
+    async def on_text(self, text: str) -> str:
+        self.reply = text
+        return self.finish()
+
+    @reward(weight=1.0, range=SCORE_RANGE)
+    async def score(self) -> float:  # type: ignore[override]
+        raise NotImplementedError
