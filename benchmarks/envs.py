@@ -1,5 +1,7 @@
 """How many steps a second does each environment play with a scripted policy, and what do 1,000 episodes hold?
 
+    python -m benchmarks.envs
+
 The expert plays groups of eight, one after the other, as a rollout worker would. Its programs are judged without the
 sandbox, so for code_exec a second number has them run as a model's would be, eight episodes at a time, beside the
 sandbox's own rate (programs run in fresh children). The last line is one JSON object.
@@ -11,20 +13,15 @@ import argparse
 import asyncio
 import json
 import resource
-import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-# A script's own folder comes first on the path, and this file would then hide the package that it measures.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-import envs  # noqa: E402
-import sandbox  # noqa: E402
-from envs import Message, Status, ToolEnv, call  # noqa: E402
-from envs.code_exec.env import CodeExec  # noqa: E402
+import envs
+import sandbox
+from envs import Message, Status, ToolEnv, call
+from envs.code_exec.env import CodeExec
 
 GROUP = 8
 Play = Callable[[ToolEnv, np.random.Generator], Awaitable[Message]]
@@ -87,6 +84,7 @@ async def main(seconds: float) -> None:
     for name in ("doc_search", "negotiation", "code_exec"):
         memory[name] = round(await mb_per_1000(name), 1)
         rates[name] = round(await steps_per_s(name, lambda env, rng: env.expert(rng), seconds))
+    await sandbox.shared()  # started before the clock
     rates["code_exec in the sandbox"] = round(await steps_per_s("code_exec", as_a_model, seconds, GROUP))
     rates["sandbox alone"] = round(await sandbox_per_s(seconds, GROUP))
     await sandbox.close_shared()

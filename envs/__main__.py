@@ -33,7 +33,7 @@ def list_environments(console: Console) -> int:
             env_id,
             (cls.__doc__ or "").strip().partition("\n")[0],
             ", ".join(cls._tools),
-            ", ".join(_priced(each) for each in cls.rewards if each.component.weight),
+            ", ".join(_priced(each) for each in cls._rewards if each.component.weight),
             str(cls.max_turns),
             "yes" if cls.demonstrate is not ToolEnv.demonstrate else "no",
         )

@@ -72,6 +72,9 @@ async def check(text: str, episodes: int = EPISODES) -> list[Finding]:
 
 
 def check_tools(env: ToolEnv) -> Iterator[Finding]:
+    if not env.tools and type(env).on_text is not ToolEnv.on_text:
+        yield Finding("tools", "ok", "none: replies are text")
+        return
     if not env.tools:
         yield Finding("tools", "fail", "the model has nothing to call", "mark a method with @tool")
         return

@@ -26,7 +26,7 @@ async def score_group(group: Sequence[ToolEnv]) -> list[Score | RewardError]:
     if not values:
         return results
     scored = [group[position] for position in values]
-    rewards = [each for each in scored[0].rewards if each.component.scope == "group"]
+    rewards = [each for each in scored[0]._rewards if each.component.scope == "group"]
     try:
         for each in rewards:
             numbers = await _measure_group(each, scored)

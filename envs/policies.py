@@ -15,9 +15,11 @@ Policy = Callable[[ToolEnv, list[Message], np.random.Generator], Awaitable[Messa
 
 
 async def random_policy(env: ToolEnv, first: list[Message], rng: np.random.Generator) -> Message:
-    """A valid call of a random tool; words come from the task's own text."""
-    tool = env.tools[int(rng.integers(len(env.tools)))]
+    """A valid call of a random tool, or some text where there is none; words come from the task's own text."""
     words = " ".join(message.content for message in first).split() or [""]
+    if not env.tools:
+        return Message("assistant", _sample({"type": "string"}, words, rng))
+    tool = env.tools[int(rng.integers(len(env.tools)))]
     schemas = tool.parameters["properties"]
     return call(tool.name, **{name: _sample(schema, words, rng) for name, schema in schemas.items()})
 
@@ -58,6 +60,8 @@ def attacks(env: ToolEnv) -> dict[str, Policy]:
 
     async def empty_arguments(env: ToolEnv, first: list[Message], rng: np.random.Generator) -> Message:
         """Every text argument empty: an empty answer must not match an empty truth."""
+        if not env.tools:
+            return Message("assistant", " ")
         tool = env.tools[env.num_turns % len(env.tools)]
         schemas = tool.parameters["properties"]
         return call(tool.name, **{name: _empty(schema) for name, schema in schemas.items()})

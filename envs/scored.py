@@ -70,7 +70,6 @@ class Scored(ToolEnv):
 
     async def start(self, task: dict[str, Any]) -> list[Message]:
         self.reply: str | None = None
-        self.earned: float | None = None
         self.extra: dict[str, float] = {}
         prompt = task["prompt"]
         if isinstance(prompt, str):
@@ -81,6 +80,26 @@ class Scored(ToolEnv):
         self.reply = text
         return self.finish()
 
-    @reward(weight=1.0, range=SCORE_RANGE)
-    async def score(self) -> float:  # type: ignore[override]
-        raise NotImplementedError
+    @reward(weight=1.0, range=SCORE_RANGE, name="score")
+    async def scored(self) -> float:
+        """What `compute_score` makes of the reply, in a thread, for it may block. Without a reply it is not asked."""
+        if self.reply is None:
+            return 0.0
+        task = self.task.payload
+        arguments = {
+            "data_source": task["data_source"],
+            "solution_str": self.reply,
+            "ground_truth": task["ground_truth"],
+            "extra_info": task["extra_info"],
+        }
+        try:
+            async with asyncio.timeout(SCORE_TIMEOUT_S):
+                earned, self.extra = score_of(await in_thread(self.compute_score, **arguments))
+        except TimeoutError as error:
+            raise RewardError(f"compute_score took longer than {SCORE_TIMEOUT_S:g} s") from error
+        return earned
+
+    @reward(weight=0.0)
+    def success(self) -> float:
+        """The function's own "acc" where it returns one, as verl's do."""
+        return float(self.extra.get("acc", 0.0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from envs.scoring import Reward, collect_rewards, measure
 from envs.spaces import Unicode
 from envs.splits import content_hash, sample_in_split, task_rng
 from envs.threads import Portal, in_thread
-from envs.tools import Tool, collect_tools, result_text
+from envs.tools import DEFAULT_TIMEOUT_S, Tool, collect_tools, result_text
 from envs.types import Message, Split, Status, Task, ToolCall, ToolSpec
 from rewards.compose import Component, RewardError, Score, compose
 from sandbox.protocol import SandboxError
@@ -30,6 +31,7 @@ MAX_CALLS_PER_REPLY = 16
 MAX_OBSERVATION_CHARS = 1_000_000
 START_TIMEOUT_S = 120.0
 SYNC_CALL_TIMEOUT_S = 600.0
+_KEPT = ("task", "counts", "step_scores", "closing", "num_turns", "num_calls")
 
 
 class InfrastructureError(RuntimeError):
@@ -52,7 +54,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     version: ClassVar[int] = 0
     registered_id: ClassVar[str] = ""
     _tools: ClassVar[dict[str, Tool]] = {}
-    rewards: ClassVar[tuple[Reward, ...]] = ()
+    _rewards: ClassVar[tuple[Reward, ...]] = ()
 
     env_id: str = ""  # the text that `envs.make` was given: what another process needs to make the same environment
     isolation: str = ""  # how programs of this episode are isolated, where it runs any
@@ -65,7 +67,12 @@ class ToolEnv(gymnasium.Env[str, str]):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         cls._tools = collect_tools(cls)
-        cls.rewards = collect_rewards(cls)
+        cls._rewards = collect_rewards(cls)
+        methods = {tool.method for tool in cls._tools.values()} | {reward.method for reward in cls._rewards}
+        if taken := sorted(name for name in methods if hasattr(ToolEnv, name)):
+            raise TypeError(
+                f"{cls.__name__}.{taken[0]} is a method of ToolEnv: rename yours, and mark it name={taken[0]!r}"
+            )
 
     # What an author writes
 
@@ -86,8 +93,7 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     async def on_text(self, text: str) -> str:
         """The user message that answers a reply without a tool call."""
-        self.counts["format_error"] += 1
-        return f"format_error: call a tool: {', '.join(tool.name for tool in self.tools)}"
+        raise FormatError(f"call a tool: {', '.join(tool.name for tool in self.tools)}")
 
     async def demonstrate(self, rng: np.random.Generator) -> Message:
         """The next message of a scripted, imperfect demonstrator; draws from `rng` only."""
@@ -118,7 +124,7 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     @property
     def components(self) -> tuple[Component, ...]:
-        return tuple(each.component for each in self.rewards)
+        return tuple(each.component for each in self._rewards)
 
     @property
     def kind(self) -> str:
@@ -163,11 +169,14 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._labels = []
         self.isolation = ""
         self._open = True
+        kept = {name: getattr(self, name) for name in _KEPT}
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 first = await self.start(self.task.payload)
         except TimeoutError as error:
             raise InfrastructureError(f"{type(self).__name__}.start took longer than {START_TIMEOUT_S:g} s") from error
+        if replaced := [name for name in _KEPT if getattr(self, name) is not kept[name]]:
+            raise TypeError(f"{type(self).__name__}.start sets self.{replaced[0]}, which ToolEnv keeps itself")
         messages = [Message("user", first)] if isinstance(first, str) else list(first)
         return [Message("system", self.system_prompt), *messages] if self.system_prompt else messages
 
@@ -185,9 +194,10 @@ class ToolEnv(gymnasium.Env[str, str]):
             if self.status is not Status.RUNNING:
                 break
             text = await self._call(each, position)
-            replies.append(Message("tool", result_text(text), name=each.name[:64], tool_call_id=each.id))
+            replies.append(Message("tool", text, name=each.name[:64], tool_call_id=each.id))
         if not message.tool_calls:
-            replies.append(Message("user", result_text(await self.on_text(message.content))))
+            text = await self._answer(self.on_text(message.content), DEFAULT_TIMEOUT_S, "on_text")
+            replies.append(Message("user", text))
         self.step_scores.append(await self._measure("step"))
         if self.status is Status.RUNNING and self.num_turns >= self.max_turns:
             self.truncate("turns")
@@ -275,7 +285,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     async def _measure(self, scope: str) -> dict[str, float]:
         return {
             each.component.name: await measure(each.component, getattr(self, each.method))
-            for each in self.rewards
+            for each in self._rewards
             if each.component.scope == scope
         }
 
@@ -284,16 +294,24 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.num_calls += 1
         try:
             tool, arguments = self._admit(call, position)
-            method = getattr(self, tool.method)
-            async with asyncio.timeout(tool.timeout_s):
-                result = await (method(**arguments) if tool.is_async else in_thread(method, **arguments))
+        except FormatError as error:
+            return self._fault("format_error", str(error))
+        method = getattr(self, tool.method)
+        running = method(**arguments) if tool.is_async else in_thread(method, **arguments)
+        return await self._answer(running, tool.timeout_s, call.name)
+
+    async def _answer(self, running: Awaitable[Any], timeout_s: float, what: str) -> str:
+        """Await the author's code and return its text, or what went wrong as the model reads it."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await running
         except (SandboxError, InfrastructureError):
             raise
         except FormatError as error:
             return self._fault("format_error", str(error))
         except TimeoutError as error:
-            return self._fault("timeout", str(error) or f"{call.name} took longer than {tool.timeout_s:g} s")
-        except Exception as error:  # the boundary to the author's tools; counted, and told to the model
+            return self._fault("timeout", str(error) or f"{what} took longer than {timeout_s:g} s")
+        except Exception as error:  # the boundary to the author's code; counted, and told to the model
             return self._fault("tool_error", f"{type(error).__name__}: {error}")
         self.counts["ok"] += 1
         return result_text(result)
@@ -316,7 +334,7 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     def _fault(self, kind: str, text: str) -> str:
         self.counts[kind] += 1
-        return f"{kind}: {text}"
+        return result_text(f"{kind}: {text}")
 
 
 def _observation(messages: list[Message]) -> str:

@@ -224,7 +224,7 @@ async def work(options: argparse.Namespace) -> str:
         try:
             config = msgspec.json.decode(welcome.config, type=WorkerConfig)
             stage = await prepare(config, stack)
-        except (ImportError, OSError, RuntimeError, ValueError) as error:
+        except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise CannotStart(f"{type(error).__name__}: {error}") from error
         try:
             return await Worker(link, stage, config.max_episodes).run(welcome.weights)

@@ -83,15 +83,18 @@ class CgroupPool:
         return group
 
     def give_back(self, group: Cgroup) -> None:
-        group.count_kills()
-        self.free.append(group)
+        """Keep an empty group for the next child."""
+        if group.path.parent == self.root and group.path.exists():
+            group.count_kills()
+            self.free.append(group)
 
-    def close(self) -> None:
-        """Remove every group; one that still has a process stays for the launcher to remove."""
+    def close(self) -> bool:
+        """Remove every group; False where one still has a process, so that this must be asked again."""
+        self.free.clear()
         for path in [*self.root.glob("*/"), self.root]:
             with contextlib.suppress(OSError):
                 path.rmdir()
-        self.free.clear()
+        return not self.root.exists()
 
 
 def _own_groups() -> list[tuple[Path, bool]]:

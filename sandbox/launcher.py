@@ -103,8 +103,25 @@ def _inside(channel_fd: int, root: rootfs.Root, mapped_fd: int) -> None:
     for fd in (channel_fd, pid_namespace_fd):
         os.set_inheritable(fd, True)
     code = f"import sys; sys.path.insert(0, {rootfs.HARNESS!r}); from sandbox import agent; agent.run()"
-    arguments = [str(channel_fd), str(pid_namespace_fd), seccomp.filter_program().hex()]
+    enclosure = json.dumps({"isolation": "namespaces", "pid_namespace_fd": pid_namespace_fd})
+    arguments = [str(channel_fd), seccomp.filter_program().hex(), enclosure]
     os.execve(rootfs.PYTHON, [rootfs.PYTHON, "-s", "-B", "-P", "-c", code, *arguments], agent.ENVIRONMENT)
+
+
+def _beside(channel_fd: int, root: rootfs.Root, isolation: str) -> None:
+    """Without namespaces: become the zygote right here, as an unprivileged user."""
+    if os.geteuid() == 0:
+        uid = outside_uid()
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    linux.die_with_parent(signal.SIGTERM)
+    readable = {*root.directories.values(), *(os.path.dirname(path) for path in root.files.values())}
+    enclosure = json.dumps({"isolation": isolation, "readable": sorted(readable)})
+    os.set_inheritable(channel_fd, True)
+    python, package = os.path.realpath(sys.executable), str(Path(__file__).resolve().parent.parent)
+    code = f"import sys; sys.path.insert(0, {package!r}); from sandbox import agent; sys.path.pop(0); agent.run()"
+    arguments = [str(channel_fd), seccomp.filter_program().hex(), enclosure]
+    os.execve(python, [python, "-s", "-B", "-P", "-c", code, *arguments], agent.ENVIRONMENT)
 
 
 def _write_maps(pid: int) -> None:
@@ -116,7 +133,7 @@ def _write_maps(pid: int) -> None:
     Path(f"/proc/{pid}/gid_map").write_text(f"{INSIDE_UID} {gid} 1")
 
 
-def _wait(pid: int, host_pidfd: int) -> None:
+def _wait(pid: int, host_pidfd: int, end_signal: signal.Signals) -> None:
     """Until the zygote ends, or the host does: then end the zygote, and with it everything inside."""
     zygote_pidfd = os.pidfd_open(pid)
     poll = select.poll()
@@ -124,7 +141,7 @@ def _wait(pid: int, host_pidfd: int) -> None:
         poll.register(fd, select.POLLIN)
     poll.poll()
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, end_signal)
     os.waitpid(pid, 0)
 
 
@@ -137,6 +154,23 @@ def _remove_cgroups(folders: list[str]) -> None:
             os.rmdir(folder)
 
 
+def _start(channel_fd: int, root: rootfs.Root, isolation: str) -> int:
+    """The zygote's pid. Raises `OSError`."""
+    if isolation != "namespaces":
+        pid = os.fork()
+        if pid == 0:
+            _beside(channel_fd, root, isolation)
+        return pid
+    read_fd, write_fd = os.pipe()
+    pid = linux.clone(_NAMESPACES)
+    if pid == 0:
+        os.close(write_fd)
+        _inside(channel_fd, root, read_fd)
+    _write_maps(pid)
+    os.write(write_fd, b"m")
+    return pid
+
+
 def main() -> None:
     channel_fd, options = int(sys.argv[1]), json.loads(sys.argv[2])
     host_pidfd = os.pidfd_open(options["host_pid"])
@@ -147,20 +181,14 @@ def main() -> None:
         root = rootfs.describe(tuple(options["packages"]))
         if os.geteuid() == 0:
             os.setgroups([])
-        read_fd, write_fd = os.pipe()
-        pid = linux.clone(_NAMESPACES)
-        if pid == 0:
-            os.close(write_fd)
-            os.close(host_pidfd)
-            _inside(channel_fd, root, read_fd)
-        _write_maps(pid)
-        os.write(write_fd, b"m")
+        pid = _start(channel_fd, root, options["isolation"])
     except (OSError, ImportError, ValueError) as error:
         text = f"{type(error).__name__}: {error}"
         os.write(channel_fd, frames.Report(frames.BROKEN, text=text).pack())
         os._exit(1)
     os.close(channel_fd)
-    _wait(pid, host_pidfd)
+    # without namespaces the zygote ends its children itself, once it notices that the channel is closed
+    _wait(pid, host_pidfd, signal.SIGKILL if options["isolation"] == "namespaces" else signal.SIGCONT)
     _remove_cgroups(options["cgroups"])
 
 

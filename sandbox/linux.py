@@ -9,6 +9,7 @@ import ctypes
 import os
 import platform
 import signal
+import struct
 import time
 
 CLONE_NEWNS = 0x00020000
@@ -30,8 +31,8 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
 _CAPABILITY_VERSION_3 = 0x20080522
 _SECCOMP_MODE_FILTER = 2
+_LAST_FD = 1 << 16
 _CALLS = {"x86_64": {"clone": 56, "pivot_root": 155}, "aarch64": {"clone": 220, "pivot_root": 41}}
-LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # the same on every architecture
 
 # PyDLL keeps the GIL during a call: `clone` returns twice, and only one of the two threads may take it again.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -90,6 +91,17 @@ def set_hostname(name: str) -> None:
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
+def close_from(first: int) -> None:
+    """Close every descriptor from this number on."""
+    os.closerange(first, _LAST_FD)
+
+
+def counts_processes_apart() -> bool:
+    """Whether RLIMIT_NPROC in a new user namespace counts that namespace's processes only (Linux 5.14 and later)."""
+    major, minor = (int("".join(filter(str.isdigit, word))) for word in os.uname().release.split(".")[:2])
+    return (major, minor) >= (5, 14)
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds that another process has used so far, by its clock; 0.0 once it is gone."""
     try:
@@ -98,9 +110,9 @@ def cpu_s(pid: int) -> float:
         return 0.0
 
 
-def die_with_parent() -> None:
-    """SIGKILL when the parent's thread ends. A change of uid clears this: call it after, not before."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "PR_SET_PDEATHSIG")
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Get this signal when the parent's thread ends. A change of uid clears this: call it after, not before."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def set_subreaper() -> None:
@@ -155,3 +167,42 @@ class SeccompFilter:
     def apply(self) -> None:
         """For this process and what it starts, for good. Needs `no_new_privileges` first."""
         _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._pointer, 0, 0), "PR_SET_SECCOMP")
+
+
+# -- Landlock -------------------------------------------------------------------------------------------------------
+
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1
+_ACCESS_READ = 0b1101  # execute, read a file, read a directory
+_ACCESS_BITS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # file accesses that a version of the interface knows
+
+
+def landlock_version() -> int:
+    """The kernel's Landlock interface; 0 where there is none."""
+    try:
+        return syscall("landlock", _LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
+    except OSError:
+        return 0
+
+
+def apply_landlock(readable: list[str], writable: list[str]) -> None:
+    """Let this process read and execute below `readable` and do anything below `writable`; nothing else.
+
+    Where the kernel can, also no TCP and no signals or abstract sockets to the outside. Needs `no_new_privileges`.
+    """
+    version = landlock_version()
+    everything = (1 << _ACCESS_BITS.get(version, 16)) - 1
+    attributes = [everything, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0]
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    ruleset = (ctypes.c_uint64 * 3)(*attributes)
+    fd = syscall("landlock", _LANDLOCK_CREATE, ctypes.byref(ruleset), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    for paths, access in ((readable, _ACCESS_READ), (writable, everything)):
+        for path in paths:
+            allowed = access if os.path.isdir(path) else access & (0b111 | 1 << 14)  # what a file can have
+            parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            rule = struct.pack("=Qi", allowed & everything, parent)
+            arguments = (ctypes.c_int(fd), ctypes.c_int(_LANDLOCK_PATH_BENEATH), rule, ctypes.c_uint32(0))
+            syscall(f"landlock {path}", _LANDLOCK_ADD, *arguments)
+            os.close(parent)
+    syscall("landlock", _LANDLOCK_RESTRICT, ctypes.c_int(fd), ctypes.c_uint32(0))
+    os.close(fd)

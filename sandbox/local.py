@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
 from collections import deque
@@ -17,8 +18,10 @@ from sandbox.pool import FairGate
 from sandbox.protocol import ExecResult, Limits, SandboxError
 from sandbox.zygote import ARM_S, Child, ZygoteProcess
 
+ISOLATIONS = ("namespaces", "landlock", "none")
 _END_S = 5.0
 _ATTEMPTS = 3
+_names = itertools.count(1)  # of this process's cgroups
 _HOW_TO_FIX = (
     "this machine does not allow it to make Linux namespaces. Run `python -m sandbox probe` for what to set, "
     'use backend="docker", or accept weaker isolation with isolation="landlock" or "none"'
@@ -41,12 +44,22 @@ class LocalSandbox:
     """Runs programs in fresh children of one zygote, at most `slots` at a time.
 
     `packages` names installed import packages (such as "numpy") that programs may import besides the standard library.
+    `isolation` is "namespaces", or, where a machine has none and it is accepted, "landlock" or "none" (`sandbox.bare`).
     """
 
     backend = "local"
 
-    def __init__(self, slots: int = 2, *, limits: Limits | None = None, packages: tuple[str, ...] = ()) -> None:
-        self.isolation = "namespaces"
+    def __init__(
+        self,
+        slots: int = 2,
+        *,
+        limits: Limits | None = None,
+        packages: tuple[str, ...] = (),
+        isolation: str = "namespaces",
+    ) -> None:
+        if isolation not in ISOLATIONS:
+            raise ValueError(f"unknown isolation {isolation!r}; known: {', '.join(ISOLATIONS)}")
+        self.isolation = isolation
         self.limits = limits or Limits()
         self.slots = slots
         self._packages = packages
@@ -54,6 +67,7 @@ class LocalSandbox:
         self._spares: deque[asyncio.Task[_Place]] = deque()
         self._tasks: set[asyncio.Task] = set()
         self._groups: CgroupPool | None = None
+        self._old_groups: list[CgroupPool] = []  # of zygotes that ended
         self._zygote: ZygoteProcess | None = None
         self._starting = asyncio.Lock()
         self._closed = False
@@ -67,10 +81,8 @@ class LocalSandbox:
 
     async def start(self) -> None:
         """Start the zygote and run the canary. Raises `SandboxError` with what to set or use instead."""
-        if self._groups is None:
-            self._groups = create_pool(f"slipstream-{os.getpid()}-{id(self):x}")
-        await self._live_zygote()
         try:
+            await self._live_zygote()
             await check_canary(self)
         except SandboxError:
             await self.aclose()
@@ -85,11 +97,15 @@ class LocalSandbox:
             if self._zygote is not None:
                 await self._zygote.aclose()
             self._drop_spares()
-            zygote = ZygoteProcess(self._packages, [str(self._groups.root)] if self._groups else [])
+            if self._groups is not None:
+                self._old_groups.append(self._groups)
+            self._groups = create_pool(f"slipstream-{os.getpid()}-{next(_names)}")
+            zygote = ZygoteProcess(self.isolation, self._packages, [str(self._groups.root)] if self._groups else [])
             try:
                 await zygote.start()
             except SandboxError as error:
-                raise SandboxError(f"the embedded sandbox cannot start ({error}): {_HOW_TO_FIX}") from error
+                hint = f": {_HOW_TO_FIX}" if self.isolation == "namespaces" else ""
+                raise SandboxError(f"the embedded sandbox cannot start ({error}){hint}") from error
             self._zygote = zygote
             for _ in range(self.slots):
                 self._order_spare()
@@ -103,9 +119,12 @@ class LocalSandbox:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._groups is not None:
-            await asyncio.to_thread(self._groups.close)
-            self._groups = None
+        for groups in (*self._old_groups, *([self._groups] if self._groups else [])):
+            deadline = time.monotonic() + _END_S
+            while not await asyncio.to_thread(groups.close) and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+        self._old_groups.clear()
+        self._groups = None
 
     # -- children -----------------------------------------------------------------------------------------------------
 

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAIN = "/tmp/main.py"
-CHANNEL_FD = 4
 _SPARE_BYTES = 192 << 20  # address space that an interpreter with threads reserves but does not use
 _OPEN_FILES = 256
+_SHARED_PROCESSES = 4096
 
 
-def apply_limits(call: frames.Call) -> None:
-    """Bound this process and its descendants. Soft and hard alike: a program cannot raise them again."""
+def apply_limits(call: frames.Call, *, counts_apart: bool = True) -> None:
+    """Bound this process and its descendants. Soft and hard alike: a program cannot raise them again.
+
+    `counts_apart`: the kernel counts this program's processes alone, and not with all others of the same uid.
+    """
 
     def bound(what: int, value: int) -> None:
         resource.setrlimit(what, (value, value))
@@ -39,7 +42,7 @@ def apply_limits(call: frames.Call) -> None:
     bound(resource.RLIMIT_CORE, 0)
     bound(resource.RLIMIT_MEMLOCK, 0)
     bound(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    bound(resource.RLIMIT_NPROC, call.pids)
+    bound(resource.RLIMIT_NPROC, call.pids if counts_apart else _SHARED_PROCESSES)
     bound(resource.RLIMIT_FSIZE, call.file_bytes)
     bound(resource.RLIMIT_AS, call.memory_bytes + _SPARE_BYTES)
     if call.once:  # a box is long-lived: the host watches its clock, call by call
@@ -125,9 +128,10 @@ def prepare() -> dict[str, Any]:
 
 
 def _run_once(source: bytes, channel: socket.socket, namespace: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError), open(MAIN, "wb") as file:  # multiprocessing's spawn reads it again
+    main = sys.argv[0]
+    with contextlib.suppress(OSError), open(main, "wb") as file:  # multiprocessing's spawn reads it again
         file.write(source)
-    code, out_of_memory, _ = _execute(source, MAIN, namespace)
+    code, out_of_memory, _ = _execute(source, main, namespace)
     with contextlib.suppress(BaseException):  # a program's own threads and exit functions may raise anything
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -207,7 +207,7 @@ def _become_child(channel_fd: int, uid: int, seccomp: linux.SeccompFilter, names
     try:
         if channel_fd != agent.CHANNEL_FD:
             os.dup2(channel_fd, agent.CHANNEL_FD, inheritable=False)
-        os.closerange(agent.CHANNEL_FD + 1, agent.LAST_FD)
+        linux.close_from(agent.CHANNEL_FD + 1)
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 3):
             os.dup2(null, fd)

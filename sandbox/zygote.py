@@ -72,8 +72,14 @@ class Child:
 class ZygoteProcess:
     """One launcher with its zygote. When it ends, everything that it forked has ended."""
 
-    def __init__(self, packages: tuple[str, ...], cgroups: list[str]) -> None:
-        self._options = {"host_pid": os.getpid(), "packages": packages, "cgroups": cgroups, "path": sys.path}
+    def __init__(self, isolation: str, packages: tuple[str, ...], cgroups: list[str]) -> None:
+        self._options = {
+            "host_pid": os.getpid(),
+            "isolation": isolation,
+            "packages": packages,
+            "cgroups": cgroups,
+            "path": sys.path,
+        }
         self._numbers = itertools.count(1)
         self._children: dict[int, Child] = {}
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,10 +1,16 @@
-"""Deterministic stand-ins: an engine, a chat and an environment whose episodes are a pure function of the ticket."""
+"""Deterministic stand-ins: an engine, a chat and an environment whose episodes are a pure function of the ticket.
+
+    python -m tests.fakes --connect ADDRESS --name NAME ...
+
+is the rollout worker with this chat, so that its process starts without a tokenizer's library.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +45,7 @@ class FakeEngine:
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, session: str) -> Completion:
         self.sessions.add(session)
+        version = self.version
         if self.pace_s:
             await asyncio.sleep(self.pace_s)
         digest = hashlib.sha256(f"{sampling.seed}/{token_ids}".encode()).digest()
@@ -46,7 +53,7 @@ class FakeEngine:
         finish = "stop" if len(ids) <= sampling.max_tokens else "length"
         ids = ids[: sampling.max_tokens]
         logprobs = [-(digest[i % 32] + 1) / 256 for i in range(len(ids))]
-        return Completion(ids, logprobs, [self.version] * len(ids), finish)
+        return Completion(ids, logprobs, [version] * len(ids), finish)
 
     def end_session(self, session: str) -> None:
         self.sessions.discard(session)
@@ -134,3 +141,10 @@ class Dice(ToolEnv):
     @reward(weight=1.0)
     def mean(self) -> float:
         return float(np.mean(self.rolls or [0])) / 255
+
+
+if __name__ == "__main__":
+    from rollout import worker
+
+    worker.WorkerConfig.make_new_chat = lambda config: FakeChat  # type: ignore[method-assign]
+    sys.exit(worker.main())

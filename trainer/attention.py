@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 NAME = "slipstream_packed"
 
@@ -61,7 +61,7 @@ AttentionInterface.register(NAME, _attend)
 AttentionMaskInterface.register(NAME, lambda *_, **__: None)
 
 
-def packed_logits(model: nn.Module, tokens: Tensor, layout: Layout, keep: Tensor) -> Tensor:
+def packed_logits(model: PreTrainedModel, tokens: Tensor, layout: Layout, keep: Tensor) -> Tensor:
     """Logits [M, vocab] at the row positions `keep` [M] of a packed row `tokens` [N]."""
     return model(
         input_ids=tokens[None],

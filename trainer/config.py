@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 import tomli_w
-import tyro
-
-Flat = tyro.conf.OmitArgPrefixes
+from tyro.conf import OmitArgPrefixes as Flat
 
 
 @dataclass(frozen=True)
@@ -254,7 +252,7 @@ def _check_keys(data: dict[str, Any], kind: type, where: str) -> None:
         if dataclasses.is_dataclass(section):
             if not isinstance(value, dict):
                 raise ValueError(f"{where}: {key!r} is a section: write [{key}]")
-            _check_keys(value, section, f"{where} [{key}]")  # type: ignore[arg-type]
+            _check_keys(value, section, f"{where} [{key}]")
 
 
 def _field_names(kind: Any) -> set[str]:

@@ -21,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import envs
 from rollout.template import ChatTemplate
+from rollout.tool_calls import Format
 from trainer import demos, sft
 from trainer.config import OptimConfig
 from trainer.learner import load_model
@@ -35,7 +36,7 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-TOOL_FORMAT = "pythonic"
+TOOL_FORMAT: Format = "pythonic"
 # Digits stay single, so that numbers are spelt one way only; words, names and runs of punctuation may merge.
 WORDS = r" ?\p{N}| ?[\p{L}_]+| ?[^\s\p{L}\p{N}_]+|\s+"
 
@@ -110,8 +111,8 @@ def blank(folder: Path, played: Sequence[demos.Demo], seed: int) -> Path:
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(config)
     _initialise(model, config)

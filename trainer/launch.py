@@ -65,14 +65,11 @@ class Supervisor:
         if self._thread.is_alive():
             self._thread.join(STOP_S)
         running = [w.process for w in self._workers if w.process is not None]
-        for patience, sent in ((STOP_S / 2, signal.SIGTERM), (STOP_S / 2, signal.SIGKILL), (1.0, None)):
-            deadline = time.monotonic() + patience
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            running = _still_running(running, STOP_S / 2)
             for process in running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-            running = [p for p in running if p.poll() is None]
-            for process in running if sent else ():
-                _signal_group(process, sent)
+                _signal_group(process, number)
+        _still_running(running, 1.0)
 
     def _watch(self) -> None:
         while not self._stopping.wait(0.1):
@@ -118,6 +115,15 @@ def _environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
+
+
+def _still_running(processes: list[subprocess.Popen[bytes]], patience_s: float) -> list[subprocess.Popen[bytes]]:
+    """Those that have not ended after `patience_s`."""
+    deadline = time.monotonic() + patience_s
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    return [p for p in processes if p.poll() is None]
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

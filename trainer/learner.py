@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from trainer import optimizers
@@ -29,7 +29,7 @@ def pick_device(name: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
-def load_model(path: str, device: str) -> nn.Module:
+def load_model(path: str, device: str) -> PreTrainedModel:
     """A causal LM with float32 weights and packed attention. Raises `ValueError` for a path that holds none."""
     try:
         AutoConfig.from_pretrained(path)
@@ -39,7 +39,8 @@ def load_model(path: str, device: str) -> nn.Module:
         raise ValueError(
             f"--model {path}: not a folder with a transformers causal LM, nor a hub id that can be fetched ({reason})"
         ) from error
-    return model.to(device).eval()  # dropout would make pi differ from the policy that the engine samples
+    model.to(torch.device(device))  # type: ignore[arg-type]  # a decorator hides the signature
+    return model.eval()  # dropout would make pi differ from the policy that the engine samples
 
 
 class Learner:
@@ -50,7 +51,7 @@ class Learner:
     it is.
     """
 
-    def __init__(self, model: nn.Module, config: RunConfig, reference: nn.Module | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, config: RunConfig, reference: PreTrainedModel | None = None) -> None:
         self.model = model
         self.config = config
         self.algorithm = ALGORITHMS[config.algorithm.algorithm](config.algorithm)
@@ -142,7 +143,7 @@ class Learner:
             found |= zip(bin_, logprobs.split([rows[i].size for i in bin_]), strict=True)
         return found
 
-    def _logprobs(self, model: nn.Module, packed: Packed) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, model: PreTrainedModel, packed: Packed) -> tuple[Tensor, Tensor]:
         """log pi of the sampled tokens and the entropy at each [M], at the sampling temperature, in nats."""
         with self._autocast():
             logits = packed_logits(model, packed.tokens, packed.layout, packed.predict)

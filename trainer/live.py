@@ -94,9 +94,9 @@ class View:
 
     def _progress(self, version: int) -> Text:
         share = version / self.config.steps
-        made = version - self.log.start_version
-        per_step = (self.log.elapsed_s / version) if version else 0.0
-        left = f"{per_step * (self.config.steps - version):.0f} s left" if made else "starting"
+        recent = [r["time/step_s"] for r in self.log.history[-12:] if "time/step_s" in r]
+        left_s = sum(recent) / len(recent) * (self.config.steps - version) if recent else 0.0
+        left = f"{left_s // 60:.0f} min {left_s % 60:.0f} s left" if recent else "starting"
         filled = round(40 * share)
         return Text(f"step {version}/{self.config.steps}  {'━' * filled}{'╌' * (40 - filled)}  {left}")
 
@@ -122,7 +122,7 @@ class View:
         table.add_row(
             "generate",
             f"{last.get('gen/tokens_per_s', 0.0):,.0f} tokens/s",
-            f"{len(link.workers)} workers play {held} groups, {link.waiting} tickets wait; {self.restarts()} restarts",
+            f"workers {len(link.workers)}   groups in play {held}, waiting {link.waiting}   restarts {self.restarts()}",
         )
         table.add_row(
             "train",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from rollout.link import LinkServer
+from rollout.link import LinkServer, LinkState
 from trainer.config import RunConfig, to_plain
 
 
@@ -83,8 +83,8 @@ class Metrics:
         self._events = (folder / "events.jsonl").open("a")
         self._began = time.monotonic() - elapsed_s
         self._step_began = time.monotonic()
-        self._times: Counter[str] = Counter()
-        self._sampled = 0.0
+        self._times: defaultdict[str, float] = defaultdict(float)
+        self._sampled: deque[tuple[float, float]] = deque([(time.monotonic(), 0.0)])  # (when, tokens drawn by then)
 
     @property
     def elapsed_s(self) -> float:
@@ -108,22 +108,30 @@ class Metrics:
         step_s = time.monotonic() - self._step_began
         self._step_began = time.monotonic()
         state = self.link.state()
-        sampled = sum(w.counters.get("sampled_tokens", 0.0) for w in state.workers)
         learn_s = self._times["learn"]
         figures = figures | {f"time/{name}_s": seconds for name, seconds in self._times.items()}
         figures |= {
             "time/step_s": step_s,
-            # A worker that was restarted counts from 0 again.
-            "gen/tokens_per_s": max(0.0, sampled - self._sampled) / step_s,
+            "gen/tokens_per_s": self._generation_rate(state),
             "train/tokens_per_s": figures.get("train/tokens_in", 0.0) / learn_s if learn_s else 0.0,
             "groups/out": float(state.out),
             "link/regranted": float(state.counts.get("regranted", 0)),
             "link/malformed": float(state.counts.get("malformed", 0)),
         }
-        self._sampled = sampled
         self._times.clear()
         self._write(version, figures)
         self.drain_events()
+
+    def _generation_rate(self, state: LinkState) -> float:
+        """Tokens drawn a second over the last ten seconds; workers tell their counts once a second."""
+        now, drawn = time.monotonic(), sum(w.counters.get("sampled_tokens", 0.0) for w in state.workers)
+        if drawn < self._sampled[-1][1]:  # a worker was restarted, and counts from 0 again
+            self._sampled.clear()
+        self._sampled.append((now, drawn))
+        while len(self._sampled) > 2 and self._sampled[1][0] < now - 10:
+            self._sampled.popleft()
+        then, before = self._sampled[0]
+        return (drawn - before) / (now - then) if now > then else 0.0
 
     def evaluation(self, version: int, figures: dict[str, float]) -> None:
         """Write the last evaluation, which no step follows."""
@@ -136,7 +144,7 @@ class Metrics:
         self._events.flush()
 
     def _write(self, version: int, figures: dict[str, float]) -> None:
-        record = {"step": version, "time/elapsed_s": round(self.elapsed_s, 3)}
+        record: dict[str, float] = {"step": version, "time/elapsed_s": round(self.elapsed_s, 3)}
         record |= {name: round(value, 6) for name, value in sorted(figures.items())}
         self.history.append(record)
         self._metrics.write(json.dumps(record) + "\n")

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from trainer.config import OptimConfig
 
@@ -56,7 +57,7 @@ def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
     return x.mT if tall else x
 
 
-def build(model: nn.Module, config: OptimConfig, momentum: float = 0.9) -> list[torch.optim.Optimizer]:
+def build(model: PreTrainedModel, config: OptimConfig, momentum: float = 0.9) -> list[torch.optim.Optimizer]:
     """The optimizers of `model`'s trainable parameters, at their peak learning rates."""
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import tyro
 from torch import nn
+from transformers import PreTrainedModel
 
 from envs.types import ToolSpec
 from rollout.template import ChatTemplate
@@ -64,7 +65,7 @@ def rows_of(
 
 
 def imitate(
-    model: nn.Module,
+    model: PreTrainedModel,
     rows: Sequence[Row],
     config: SFTConfig,
     *,

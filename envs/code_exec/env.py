@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,14 +24,15 @@ from envs.code_exec.public import (
 from envs.levels import Level, pick_level
 from envs.registry import register
 from envs.scoring import reward
-from envs.tool_env import ToolEnv
+from envs.tool_env import InfrastructureError, ToolEnv
 from envs.tools import tool
 from envs.types import Message
 from rewards.code import CallTest, StdioTest, run_tests
 from sandbox.protocol import Box, ExecResult, Limits
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2.0)
-TOOL_TIMEOUT_S = 120.0  # above the sandbox's own limits and its queue: a call that takes longer is a fault of ours
+SANDBOX_TIMEOUT_S = 120.0  # above a program's own limits and its wait for a slot
+TOOL_TIMEOUT_S = 2 * SANDBOX_TIMEOUT_S
 MAX_DELAY = 5
 
 # The demonstrator's gaps: words that it does not know (and guesses), slips on the others, and how it goes on after a
@@ -133,18 +137,20 @@ class CodeExec(ToolEnv):
             tests = [CallTest(tuple(given), want) for given, want in hidden]
         else:
             tests = [StdioTest(given, want) for given, want in hidden]
-        result = await run_tests(await sandbox.shared(), code, tests, entry=entry or "f", limits=LIMITS)
+        async with _deadline():
+            result = await run_tests(await sandbox.shared(), code, tests, entry=entry or "f", limits=LIMITS)
         self.hidden_passed, self.isolation = result.passed, result.isolation
         for label in result.labels:
             self.label(label)
 
     async def _run(self, source: str, stdin: bytes = b"") -> ExecResult:
         """Run `source` in the episode's box, which is opened now."""
-        if self._box is None:
-            shared = await sandbox.shared()
-            self.isolation = shared.isolation
-            self._box = await shared.open(limits=LIMITS)
-        result = await self._box.run(source, stdin=stdin)
+        async with _deadline():
+            if self._box is None:
+                shared = await sandbox.shared()
+                self.isolation = shared.isolation
+                self._box = await shared.open(limits=LIMITS)
+            result = await self._box.run(source, stdin=stdin)
         self.limits_hit += bool(result.limits_hit)
         return result
 
@@ -209,3 +215,13 @@ class CodeExec(ToolEnv):
             if position is not None and (words[position].text in unknown or rng.random() < SLIPS):
                 program = replace(program, **{stage: int(rng.integers(len(words)))})
         return program.source
+
+
+@asynccontextmanager
+async def _deadline() -> AsyncIterator[None]:
+    """A sandbox that does not answer is a fault of ours, not the program's."""
+    try:
+        async with asyncio.timeout(SANDBOX_TIMEOUT_S):
+            yield
+    except TimeoutError as error:
+        raise InfrastructureError(f"the sandbox did not answer within {SANDBOX_TIMEOUT_S:g} s") from error

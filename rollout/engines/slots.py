@@ -90,6 +90,9 @@ class Slots:
         self._holders: dict[tuple[int, ...], Slot] = {}  # by whole prompt and by its head
         self._clock = 0
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     @property
     def free(self) -> int:
         """How many slots no request is using now."""

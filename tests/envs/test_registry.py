@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -110,3 +112,23 @@ def test_importing_it_stays_light() -> None:
     code = "import sys, envs; print([m for m in ('torch', 'transformers', 'bm25s', 'rollout') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_installed_packages_announce_their_environments(tmp_path: Path) -> None:
+    (tmp_path / "acme_games.py").write_text(
+        "from envs import ToolEnv, register\n\n@register('acme/Dice-v2', max_turns=3)\nclass Dice(ToolEnv):\n    pass\n"
+    )
+    info = tmp_path / "acme_games-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-games\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[slipstream.envs]\nacme/Dice-v2 = acme_games:Dice\n")
+    code = "import envs; e = envs.make('acme/Dice'); print(type(e).__name__, e.max_turns, e.version, envs.known_ids())"
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert out.stdout.startswith("Dice 3 2 ['acme/Dice-v2', ")

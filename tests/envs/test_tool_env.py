@@ -175,6 +175,20 @@ async def test_a_reply_without_a_call_is_told_so() -> None:
     assert env.counts["format_error"] == 1
 
 
+async def test_what_answers_text_is_guarded_too() -> None:
+    class Chatty(Lab):
+        async def on_text(self, text: str) -> str:
+            return {"hi": "hello"}[text]
+
+    env = Chatty()
+    await env.begin()
+    assert [await said(env, Message("assistant", text)) for text in ("hi", "ho")] == [
+        "hello",
+        "tool_error: KeyError: 'ho'",
+    ]
+    assert env.counts == {"ok": 1, "tool_error": 1}
+
+
 async def test_calls_run_in_order_until_the_end() -> None:
     env = await started()
     calls = (ToolCall("echo", {"text": "a"}, "1"), ToolCall("end", id="2"), ToolCall("echo", {"text": "b"}, "3"))
@@ -200,6 +214,16 @@ async def test_results_are_valid_unicode_of_bounded_length() -> None:
     assert "characters left out" in text
 
 
+async def test_start_may_not_replace_what_is_kept() -> None:
+    class Counting(Lab):
+        async def start(self, task: dict[str, Any]) -> str:
+            self.counts = [1, 2]  # type: ignore[assignment]
+            return "go"
+
+    with pytest.raises(TypeError, match=r"Counting.start sets self\.counts"):
+        await Counting().begin()
+
+
 async def test_truncation_is_not_termination() -> None:
     env = await started()
     env.truncate("tokens")
@@ -220,6 +244,12 @@ async def test_an_episode_is_stopped_once() -> None:
     await env.begin("train", 2)
     await env.aclose()
     assert env.stopped == 1
+
+
+@pytest.mark.parametrize("name", ["close", "score", "act", "status", "values"])
+def test_a_tool_or_reward_may_not_replace_what_runners_call(name: str) -> None:
+    with pytest.raises(TypeError, match=f"Bad.{name} is a method of ToolEnv"):
+        type("Bad", (ToolEnv,), {name: reward(lambda self: 1.0)})
 
 
 @pytest.mark.parametrize("worth", [float("nan"), float("inf"), -float("inf"), 2.5, -1, "much", None])

@@ -107,7 +107,7 @@ def test_seeds_are_distinct_stable_and_fit_63_bits():
     seeds = {turn_seed(ticket, e, t) for ticket in tickets for e in range(5) for t in range(5)}
     assert len(seeds) == len(tickets) * 25
     assert max(seeds) < 2**63
-    assert turn_seed(make_ticket(1), 2, 3) == 6087129393139486205
+    assert turn_seed(make_ticket(1), 2, 3) == 262802408305125667
 
 
 async def test_a_group_begins_together():
@@ -310,10 +310,10 @@ BREAKING = [BreaksAtStart, BreaksInTool, BreaksInReward, BreaksInGroupReward, No
 
 
 @pytest.mark.parametrize("env", BREAKING)
-async def test_an_environment_that_keeps_failing(env, monkeypatch):
+async def test_an_environment_that_keeps_failing(env):
     played = await play_group(make_ticket(0, env=here(env.__name__)), stage(retries=1))
     for each in played:
-        assert_errored(each, "NotFinite" if False else "Error", retries=1)
+        assert_errored(each, "the index is gone" if env is not NotFinite else "reward 'mean' is nan", retries=1)
 
 
 @pytest.mark.parametrize("env", BREAKING[:-1])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,9 +52,8 @@ def test_another_version_is_refused(tmp_path):
 @pytest.mark.parametrize("keep", [0, 4, 60, -1])
 def test_torn_files_are_refused(tmp_path, keep):
     path = weights.write(tmp_path, 3, tensors())
-    data = open(path, "rb").read()
-    with open(path, "wb") as file:
-        file.write(data[:keep])
+    file = Path(path)
+    file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(WeightsError, match="not a whole weights file"):
         weights.read(path, 3)
 

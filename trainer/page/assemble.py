@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from trainer.metrics import read_metrics
 from trainer.page import curves, episodes, folder, timeline, tokens
 
-SCRIPTS = ("page.js", "charts.js", "timeline.js", "episodes.js", "start.js")
+SCRIPTS = ("page.js", "charts.js", "timeline.js", "tokens.js", "episodes.js", "start.js")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # what could end a script element, or begin another
 
 
@@ -67,6 +67,7 @@ def gather(run: Path, count: int) -> tuple[dict[str, Any], list[tuple[str, dict[
             "columns": curves.columns(steps),
             "evaluations": curves.evaluation_points(records, seen.scores),
             "steps": len(steps),
+            "errored": sum(r.get("episodes/errored", 0.0) for r in steps),
             "thinned": math.ceil(len(steps) / curves.POINTS),
         },
         "timeline": timeline.as_page_data(timeline.build(*timeline.read_events(run))),
@@ -88,7 +89,7 @@ def note(shown: int, total: int, asked: int, without_texts: str) -> str:
         text = f"All {total:,} episodes of the run are on this page."
     else:
         text = (
-            f"{shown:,} of the run's {total:,} episodes are on this page, about as many of each: the newest, the worst, "
+            f"{shown:,} of the run's {total:,} episodes are on this page, in equal parts the newest, the worst, "
             "the best, those that are errored, truncated or labelled, and an even spread over the run. "
         )
         text += (

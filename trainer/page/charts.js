@@ -7,56 +7,135 @@ const STEPS = COLUMNS.step || [];
 
 const line = (key, label = key) => ({ key, label });
 const having = (prefix, but = []) =>
-  Object.keys(COLUMNS).filter((k) => k.startsWith(prefix) && !but.includes(k)).map((k) => line(k, k.slice(prefix.length)));
+  Object.keys(COLUMNS)
+    .filter((k) => k.startsWith(prefix) && !but.includes(k))
+    .map((k) => line(k, k.slice(prefix.length)));
 
 const environments = [...new Set(DATA.curves.evaluations.map((p) => p.env))];
-const kindsOf = (env) => [...new Set(DATA.curves.evaluations.filter((p) => p.env === env && p.kind).map((p) => p.kind))];
+const kindsOf = (env) => [
+  ...new Set(DATA.curves.evaluations.filter((p) => p.env === env && p.kind).map((p) => p.kind)),
+];
 
 const GROUPS = [
-  { title: "Learning", charts: [
-    { title: "Reward and success", wide: true, lines: [line("reward/mean", "reward in training"),
-      line("episodes/success", "success in training")], heldOut: environments.map((env) => [env, ""]),
-      note: "held-out success with its 95% interval" },
-    ...environments.filter((env) => kindsOf(env).length > 1).map((env) => (
-      { title: `Held-out success by kind: ${env}`, note: "95% intervals", heldOut: kindsOf(env).map((kind) => [env, kind]) })),
-    { title: "Success in training by kind", lines: having("success/") },
-    { title: "Reward components", note: "mean of an episode", lines: having("reward/", ["reward/mean"]) },
-  ] },
-  { title: "Off-policy health", charts: [
-    { title: "Lag", note: "weight versions behind, by token", lines: [line("lag/mean", "mean"), line("lag/max", "largest")] },
-    { title: "Effective sample share", note: "1 is on-policy", lines: [line("policy/ess", "share")], top: 1 },
-    { title: "Entropy", note: "nats a token", lines: [line("policy/entropy", "entropy")] },
-    { title: "Probability ratio π/μ", note: "extremes over tokens", log: true,
-      lines: [line("policy/ratio_max", "largest"), line("policy/ratio_min", "smallest")] },
-    { title: "KL(μ‖π)", note: "nats a token", lines: [line("policy/kl_mu_pi", "KL")] },
-    { title: "Clipped share", note: "of tokens", lines: [line("policy/clipped_share", "clipped")] },
-  ] },
-  { title: "Speed", charts: [
-    { title: "Tokens a second", lines: [line("gen/tokens_per_s", "generated, all workers"),
-      line("train/tokens_per_s", "trained, while learning")] },
-    { title: "Where a step's time goes", note: "seconds", stack: true, lines: [line("time/wait_s", "wait for groups"),
-      line("time/learn_s", "learn"), line("time/publish_s", "publish")], rest: ["time/step_s", "other"] },
-    { title: "Episodes", note: "means", lines: [line("episodes/turns", "turns"),
-      line("episodes/sampled_tokens", "sampled tokens")] },
-  ] },
-  { title: "Drops and faults", charts: [
-    { title: "Stale groups dropped", note: "in all so far", lines: [line("groups/dropped_stale", "in all"),
-      ...having("groups/dropped_stale/")] },
-    { title: "Errored and retried episodes", note: "a step", lines: [line("episodes/errored", "errored"),
-      line("episodes/retries", "retries"), line("eval/errored", "errored in evaluation")] },
-    { title: "Truncated and labelled episodes", note: "a step", lines: [line("episodes/truncated", "truncated"),
-      line("episodes/labelled", "labelled")] },
-    { title: "Link", note: "tickets out now; counts in all so far", lines: [line("groups/out", "tickets out"),
-      line("link/regranted", "granted again"), line("link/malformed", "malformed frames")] },
-    { title: "Groups without variance", note: "share of groups", lines: [line("groups/zero_variance_share", "share")] },
-  ] },
-  { title: "Optimizer", charts: [
-    { title: "Loss", lines: [line("train/loss", "loss")] },
-    { title: "Gradient norm", note: "before clipping", lines: [line("train/grad_norm", "norm")] },
-    { title: "Learning rate", note: "share of its peak", lines: [line("train/learning_rate_share", "share")] },
-    { title: "Updates skipped", note: "a step", lines: [line("train/skipped_updates", "skipped")] },
-  ] },
+  {
+    title: "Learning",
+    charts: [
+      {
+        title: "Reward and success",
+        wide: true,
+        lines: [line("reward/mean", "reward in training"), line("episodes/success", "success in training")],
+        heldOut: environments.map((env) => [env, ""]),
+        note: "held-out success with its 95% interval",
+      },
+      ...environments
+        .filter((env) => kindsOf(env).length > 1)
+        .map((env) => ({
+          title: `Held-out success by kind: ${env}`,
+          note: "95% intervals",
+          heldOut: kindsOf(env).map((kind) => [env, kind]),
+        })),
+      { title: "Success in training by kind", lines: having("success/") },
+      { title: "Reward components", note: "mean of an episode", lines: having("reward/", ["reward/mean"]) },
+    ],
+  },
+  {
+    title: "Off-policy health",
+    charts: [
+      {
+        title: "Lag",
+        note: "weight versions behind, by token",
+        lines: [line("lag/mean", "mean"), line("lag/max", "largest")],
+      },
+      { title: "Effective sample share", note: "1 is on-policy", lines: [line("policy/ess", "share")], top: 1 },
+      { title: "Entropy", note: "nats a token", lines: [line("policy/entropy", "entropy")] },
+      {
+        title: "Probability ratio π/μ",
+        note: "extremes over tokens",
+        log: true,
+        lines: [line("policy/ratio_max", "largest"), line("policy/ratio_min", "smallest")],
+      },
+      { title: "KL(μ‖π)", note: "nats a token", lines: [line("policy/kl_mu_pi", "KL")] },
+      { title: "Clipped share", note: "of tokens", lines: [line("policy/clipped_share", "clipped")] },
+    ],
+  },
+  {
+    title: "Speed",
+    charts: [
+      {
+        title: "Tokens a second",
+        lines: [
+          line("gen/tokens_per_s", "generated, all workers"),
+          line("train/tokens_per_s", "trained, while learning"),
+        ],
+      },
+      {
+        title: "Where a step's time goes",
+        note: "seconds; evaluations that wait are in other",
+        stack: true,
+        lines: [
+          line("time/wait_s", "wait for groups"),
+          line("time/learn_s", "learn"),
+          line("time/publish_s", "publish"),
+        ],
+        rest: ["time/step_s", "other"],
+      },
+      {
+        title: "Episodes",
+        note: "means",
+        lines: [line("episodes/turns", "turns"), line("episodes/sampled_tokens", "sampled tokens")],
+      },
+    ],
+  },
+  {
+    title: "Drops and faults",
+    charts: [
+      {
+        title: "Stale groups dropped",
+        note: "in all so far",
+        lines: [line("groups/dropped_stale", "in all"), ...having("groups/dropped_stale/")],
+      },
+      {
+        title: "Errored and retried episodes",
+        note: "a step",
+        lines: [
+          line("episodes/errored", "errored"),
+          line("episodes/retries", "retries"),
+          line("eval/errored", "errored in evaluation"),
+        ],
+      },
+      {
+        title: "Truncated and labelled episodes",
+        note: "a step",
+        lines: [line("episodes/truncated", "truncated"), line("episodes/labelled", "labelled")],
+      },
+      {
+        title: "Link",
+        note: "tickets out now; counts in all so far",
+        lines: [
+          line("groups/out", "tickets out"),
+          line("link/regranted", "granted again"),
+          line("link/malformed", "malformed frames"),
+        ],
+      },
+      {
+        title: "Groups without variance",
+        note: "share of groups",
+        lines: [line("groups/zero_variance_share", "share")],
+      },
+    ],
+  },
+  {
+    title: "Optimizer",
+    charts: [
+      { title: "Loss", lines: [line("train/loss", "loss")] },
+      { title: "Gradient norm", note: "before clipping", lines: [line("train/grad_norm", "norm")] },
+      { title: "Learning rate", note: "share of its peak", lines: [line("train/learning_rate_share", "share")] },
+      { title: "Updates skipped", note: "a step", lines: [line("train/skipped_updates", "skipped")] },
+    ],
+  },
 ];
+
+const LOG_TICKS = [-3, -2, -1, 0, 1, 2, 3].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`)));
 
 let axis = recall("axis", "step");
 let smooth = Number(recall("smooth", STEPS.length > 40 ? 10 : 1));
@@ -73,7 +152,8 @@ const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").re
 /** Exponential moving average over about `span` steps, without the early bias towards 0. */
 function averaged(values, span) {
   const keepShare = 1 - 2 / (span + 1);
-  let sum = 0, weight = 0;
+  let sum = 0,
+    weight = 0;
   return values.map((v) => {
     if (v === null) return null;
     sum = keepShare * sum + (1 - keepShare) * v;
@@ -84,13 +164,22 @@ function averaged(values, span) {
 
 function lineTraces({ key, label }, colourOf, chart) {
   const y = COLUMNS[key];
-  const base = { x: xs(), mode: STEPS.length < 3 ? "lines+markers" : "lines", name: plain(label),
-    hovertemplate: "%{y:.4~g}<extra>%{fullData.name}</extra>" };
+  const base = {
+    x: xs(),
+    mode: STEPS.length < 3 ? "lines+markers" : "lines",
+    name: plain(label),
+    hovertemplate: "%{y:.4~g}<extra>%{fullData.name}</extra>",
+  };
   const colored = { line: { color: colourOf, width: 2 }, marker: { color: colourOf } };
-  if (chart.stack) return [{ ...base, ...colored, y, stackgroup: "one", line: { color: colourOf, width: 1 } }];
+  if (chart.stack) {
+    const values = smooth > 1 ? averaged(y, smooth) : y;
+    return [{ ...base, y: values, stackgroup: "one", line: { color: colourOf, width: 1 } }];
+  }
   if (smooth <= 1 || key.endsWith("max") || key.startsWith("groups/dropped")) return [{ ...base, ...colored, y }];
-  return [{ ...base, y, line: { color: colourOf, width: 1 }, opacity: 0.25, hoverinfo: "skip", hovertemplate: null },
-    { ...base, ...colored, y: averaged(y, smooth) }];
+  return [
+    { ...base, y, line: { color: colourOf, width: 1 }, opacity: 0.2, hoverinfo: "skip", hovertemplate: null },
+    { ...base, ...colored, y: averaged(y, smooth) },
+  ];
 }
 
 function heldOutTrace([env, kind], colourOf) {
@@ -98,14 +187,27 @@ function heldOutTrace([env, kind], colourOf) {
   const unit = timeUnit()[0];
   const name = kind || (environments.length > 1 ? `held-out, ${env}` : "held-out success");
   return {
-    x: points.map((p) => (axis === "step" ? p.step : p.elapsed_s / unit)), y: points.map((p) => p.success),
-    name: plain(name), mode: "lines+markers", line: { color: colourOf, width: 2 }, marker: { color: colourOf, size: 7 },
-    customdata: points.map((p) => (p.low === null ? "interval not known"
-      : `${p.low.toFixed(3)} to ${p.high.toFixed(3)}${p.tasks ? `, ${p.tasks} tasks` : ""}`)),
+    x: points.map((p) => (axis === "step" ? p.step : p.elapsed_s / unit)),
+    y: points.map((p) => p.success),
+    name: plain(name),
+    mode: "lines+markers",
+    line: { color: colourOf, width: 2 },
+    marker: { color: colourOf, size: 7 },
+    customdata: points.map((p) =>
+      p.low === null
+        ? "interval not known"
+        : `${p.low.toFixed(3)} to ${p.high.toFixed(3)}${p.tasks ? `, ${p.tasks} tasks` : ""}`,
+    ),
     hovertemplate: "%{y:.3f} (%{customdata})<extra>%{fullData.name}</extra>",
-    error_y: { type: "data", symmetric: false, color: colourOf, thickness: 1.2, width: 4,
+    error_y: {
+      type: "data",
+      symmetric: false,
+      color: colourOf,
+      thickness: 1.2,
+      width: 4,
       array: points.map((p) => (p.high === null ? 0 : p.high - p.success)),
-      arrayminus: points.map((p) => (p.low === null ? 0 : p.success - p.low)) },
+      arrayminus: points.map((p) => (p.low === null ? 0 : p.success - p.low)),
+    },
   };
 }
 
@@ -113,12 +215,17 @@ function heldOutTrace([env, kind], colourOf) {
 function seriesOf(chart) {
   const colours = PALETTE[Symbol.iterator]();
   const next = (i) => PALETTE[i % PALETTE.length];
-  const series = (chart.lines || []).filter((l) => COLUMNS[l.key]?.some((v) => v !== null))
+  const series = (chart.lines || [])
+    .filter((l) => COLUMNS[l.key]?.some((v) => v !== null))
     .map((l, i) => [l.label, lineTraces(l, next(i), chart), next(i)]);
   if (chart.rest && series.length) {
     const [whole, label] = chart.rest;
-    COLUMNS["rest"] = (COLUMNS[whole] || []).map((v, i) => Math.max(0,
-      chart.lines.reduce((left, l) => left - (COLUMNS[l.key]?.[i] || 0), v || 0)));
+    COLUMNS["rest"] = (COLUMNS[whole] || []).map((v, i) =>
+      Math.max(
+        0,
+        chart.lines.reduce((left, l) => left - (COLUMNS[l.key]?.[i] || 0), v || 0),
+      ),
+    );
     series.push([label, lineTraces(line("rest", label), colour("muted"), chart), colour("muted")]);
   }
   for (const of of chart.heldOut || []) {
@@ -129,29 +236,79 @@ function seriesOf(chart) {
 }
 
 function layoutOf(chart) {
-  const ticks = { gridcolor: colour("grid"), zerolinecolor: colour("line"), linecolor: colour("line"),
-    tickfont: { size: 11, color: colour("muted") }, automargin: true };
+  const ticks = {
+    gridcolor: colour("grid"),
+    zerolinecolor: colour("line"),
+    linecolor: colour("line"),
+    tickfont: { size: 11, color: colour("muted") },
+    automargin: true,
+  };
   return {
-    margin: { l: 44, r: 10, t: 6, b: 34 }, showlegend: false, hovermode: "x unified", dragmode: "zoom",
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), size: 12 },
-    hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") }, namelength: 40 },
-    xaxis: { ...ticks, title: { text: axis === "step" ? "step" : timeUnit()[1], font: { size: 11, color: colour("muted") },
-      standoff: 4 }, hoverformat: ".6~g" },
-    yaxis: { ...ticks, type: chart.log ? "log" : "linear", rangemode: chart.log ? "normal" : "tozero",
-      nticks: 6, ...(chart.log ? { dtick: "D2" } : {}) },
+    margin: { l: 44, r: 10, t: 6, b: 34 },
+    showlegend: false,
+    hovermode: "x unified",
+    dragmode: "zoom",
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: colour("ink"), size: 12 },
+    hoverlabel: {
+      bgcolor: colour("card"),
+      bordercolor: colour("line"),
+      font: { color: colour("ink") },
+      namelength: 40,
+    },
+    xaxis: {
+      ...ticks,
+      title: {
+        text: axis === "step" ? "step" : timeUnit()[1],
+        font: { size: 11, color: colour("muted") },
+        standoff: 4,
+      },
+      hoverformat: ".6~g",
+      spikecolor: colour("muted"),
+      spikethickness: 1,
+      spikedash: "solid",
+    },
+    yaxis: {
+      ...ticks,
+      type: chart.log ? "log" : "linear",
+      rangemode: chart.log ? "normal" : "tozero",
+      nticks: 6,
+      ...(chart.log ? { tickvals: LOG_TICKS, ticktext: LOG_TICKS.map((v) => number(v)) } : {}),
+    },
   };
 }
 
 function draw(entry) {
-  entry.series = seriesOf(entry.chart);
-  let index = 0;
-  const traces = [];
-  entry.indices = entry.series.map(([label, parts]) => parts.map((part) => {
-    traces.push({ ...part, visible: entry.off.has(label) ? "legendonly" : true });
-    return index++;
-  }));
-  Plotly.react(entry.plot, traces, layoutOf(entry.chart), { displaylogo: false, responsive: true,
-    displayModeBar: false, doubleClick: "reset" });
+  const traces = seriesOf(entry.chart).flatMap(([label, parts]) =>
+    parts.map((part) => ({ ...part, visible: !entry.off.has(label) })),
+  );
+  Plotly.react(entry.plot, traces, layoutOf(entry.chart), {
+    displaylogo: false,
+    responsive: true,
+    displayModeBar: false,
+    doubleClick: "reset",
+  });
+  entry.stale = false;
+}
+
+// A chart is drawn when it comes near the screen: a long run's take seconds together.
+const nearScreen = new IntersectionObserver(
+  (changes) => {
+    for (const { target, isIntersecting } of changes) {
+      const entry = drawn.find(({ plot }) => plot === target);
+      entry.near = isIntersecting;
+      if (entry.near && entry.stale) draw(entry);
+    }
+  },
+  { rootMargin: "300px" },
+);
+
+function redrawCharts() {
+  for (const entry of drawn) {
+    entry.stale = true;
+    if (entry.near) draw(entry);
+  }
 }
 
 function makeChart(chart) {
@@ -159,51 +316,114 @@ function makeChart(chart) {
   if (!series.length) return null;
   (chart.lines || []).forEach((l) => USED.add(l.key));
   const plot = el("div", { class: "plot" });
-  const entry = { chart, plot, off: new Set() };
-  const legend = series.length < 2 ? null : el("div", { class: "legend" }, series.map(([label, , shade]) => el("button", {
-    "aria-pressed": "true", title: "show or hide",
-    onclick: (event) => {
-      const off = entry.off.delete(label) ? false : Boolean(entry.off.add(label));
-      event.currentTarget.setAttribute("aria-pressed", !off);
-      draw(entry);
-    },
-  }, el("span", { class: "swatch", style: `background:${shade}` }), label)));
+  const entry = { chart, plot, off: new Set(), stale: true, near: false };
+  const legend =
+    series.length < 2
+      ? null
+      : el(
+          "div",
+          { class: "legend" },
+          series.map(([label, , shade]) =>
+            el(
+              "button",
+              {
+                "aria-pressed": "true",
+                title: "show or hide",
+                onclick: (event) => {
+                  const off = entry.off.delete(label) ? false : Boolean(entry.off.add(label));
+                  event.currentTarget.setAttribute("aria-pressed", !off);
+                  draw(entry);
+                },
+              },
+              el("span", { class: "swatch", style: `background:${shade}` }),
+              label,
+            ),
+          ),
+        );
   drawn.push(entry);
-  return el("div", { class: `card chart${chart.wide ? " wide" : ""}` },
-    el("h3", {}, chart.title, chart.note ? el("span", { class: "muted small", style: "font-weight:400" }, ` · ${chart.note}`) : null),
-    legend, plot);
+  nearScreen.observe(plot);
+  return el(
+    "div",
+    { class: `card chart${chart.wide ? " wide" : ""}` },
+    el(
+      "h3",
+      {},
+      chart.title,
+      chart.note ? el("span", { class: "muted small", style: "font-weight:400" }, ` · ${chart.note}`) : null,
+    ),
+    legend,
+    plot,
+  );
 }
 
 /** Figures that no chart above shows, by the first part of their name. */
 function otherCharts() {
-  const names = Object.keys(COLUMNS).filter((k) => !USED.has(k) && k !== "rest" && !k.startsWith("eval/") && !k.startsWith("time/step"));
+  const names = Object.keys(COLUMNS).filter(
+    (k) => !USED.has(k) && k !== "rest" && !k.startsWith("eval/") && !k.startsWith("time/step"),
+  );
   const heads = [...new Set(names.map((n) => n.split("/")[0]))];
-  return heads.map((head) => ({ title: head, lines: names.filter((n) => n.split("/")[0] === head)
-    .map((n) => line(n, n.slice(head.length + 1) || n)) }));
+  return heads.map((head) => ({
+    title: head,
+    lines: names.filter((n) => n.split("/")[0] === head).map((n) => line(n, n.slice(head.length + 1) || n)),
+  }));
 }
 
 function headline() {
   const last = (key) => (COLUMNS[key] || []).findLast((v) => v !== null);
-  const recent = (key) => { // over the last tenth of the run
-    const values = (COLUMNS[key] || []).slice(-Math.max(1, Math.ceil(STEPS.length / 10))).filter((v) => v !== null);
-    return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
+  const present = (key) => (COLUMNS[key] || []).filter((v) => v !== null);
+  const largest = (key) => present(key).reduce((a, b) => Math.max(a, b), -Infinity);
+  const latest = Math.max(5, Math.ceil(STEPS.length / 10));
+  const recent = (key) =>
+    present(key)
+      .slice(-latest)
+      .reduce((sum, v, _, all) => sum + v / all.length, 0);
+  const rate = (key) => {
+    // over the whole run: a single step's says little, as groups finish in bursts
+    const [made, seconds] = STEPS.reduce(
+      ([m, s], _, i) => {
+        const step = COLUMNS["time/step_s"][i] || 0;
+        return [m + (COLUMNS[key]?.[i] || 0) * step, s + step];
+      },
+      [0, 0],
+    );
+    return made / seconds;
   };
   const shown = [];
   for (const env of environments) {
     const points = DATA.curves.evaluations.filter((p) => p.env === env && !p.kind);
     const [from, to] = [points[0], points.at(-1)];
     const interval = to.low === null ? "" : `95%: ${to.low.toFixed(2)} to ${to.high.toFixed(2)}`;
-    shown.push(figure(`held-out success${environments.length > 1 ? `, ${env}` : ""}`,
-      points.length > 1 ? `${from.success.toFixed(2)} → ${to.success.toFixed(2)}` : to.success.toFixed(2),
-      `step ${from.step} to ${to.step}; ${interval}`));
+    shown.push(
+      figure(
+        `held-out success${environments.length > 1 ? `, ${env}` : ""}`,
+        points.length > 1 ? `${from.success.toFixed(2)} → ${to.success.toFixed(2)}` : to.success.toFixed(2),
+        `step ${from.step} to ${to.step}; ${interval}`,
+      ),
+    );
   }
   if (STEPS.length) {
-    shown.push(figure("reward in training", number(recent("reward/mean")), `last tenth; best ${number(Math.max(...COLUMNS["reward/mean"].filter((v) => v !== null)))}`));
-    shown.push(figure("lag", number(recent("lag/mean"), 2), `versions behind; largest ${number(Math.max(...(COLUMNS["lag/max"] || [0])))}`));
-    shown.push(figure("tokens a second", number(recent("gen/tokens_per_s")), `generated; ${number(recent("train/tokens_per_s"))} trained`));
-    shown.push(figure("both sides busy", percent(DATA.timeline.shares.both_s / DATA.timeline.shares.window_s), "of the training loop's time"));
-    const errored = (COLUMNS["episodes/errored"] || []).reduce((a, b) => a + (b || 0), 0);
-    shown.push(figure("errored episodes", number(DATA.curves.errored ?? errored), `${number(last("groups/dropped_stale") || 0)} groups dropped as stale`));
+    shown.push(
+      figure(
+        "reward in training",
+        number(recent("reward/mean")),
+        `last ${latest} steps; highest ${number(largest("reward/mean"))}`,
+      ),
+      figure("lag", number(recent("lag/mean"), 2), `versions behind; largest ${number(largest("lag/max"))}`),
+      figure(
+        "tokens a second",
+        number(rate("gen/tokens_per_s")),
+        `generated; ${number(recent("train/tokens_per_s"))} trained while learning`,
+      ),
+    );
+    const { both_s: both, window_s: whole } = DATA.timeline.shares;
+    if (whole) shown.push(figure("both sides busy", percent(both / whole), "of the training loop's time"));
+    shown.push(
+      figure(
+        "errored episodes",
+        number(DATA.curves.errored),
+        `${number(last("groups/dropped_stale") || 0)} groups dropped as stale`,
+      ),
+    );
   }
   return shown;
 }
@@ -218,13 +438,17 @@ function drawCurves() {
     const cards = (group.charts || otherCharts()).map(makeChart).filter(Boolean);
     if (cards.length) byId("charts").append(el("h2", {}, group.title), el("div", { class: "charts" }, cards));
   }
-  byId("curves-note").textContent = DATA.curves.thinned > 1
-    ? `${number(DATA.curves.steps)} steps; each point is the mean of ${DATA.curves.thinned} (of "largest", the largest)` : "drag over a chart to zoom, double-click to go back";
-  choice("axis", axis, (value) => { keep("axis", axis = value); drawn.forEach(draw); });
+  byId("curves-note").textContent =
+    DATA.curves.thinned > 1
+      ? `${number(DATA.curves.steps)} steps; each point is the mean of ${DATA.curves.thinned} (of "largest", the largest)`
+      : "drag over a chart to zoom, double-click to go back";
+  choice("axis", axis, (value) => {
+    keep("axis", (axis = value));
+    redrawCharts();
+  });
   byId("smooth").value = String(smooth);
   byId("smooth").addEventListener("change", (event) => {
-    keep("smooth", smooth = Number(event.target.value));
-    drawn.forEach(draw);
+    keep("smooth", (smooth = Number(event.target.value)));
+    redrawCharts();
   });
-  drawn.forEach(draw);
 }

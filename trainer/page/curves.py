@@ -97,10 +97,8 @@ def environments(record: Record) -> list[str]:
 
 
 def _kinds(record: Record, env: str) -> list[str]:
-    start, end = f"eval/{env}/", "/success"
-    return [
-        n[len(start) : -len(end)] for n in record if n.startswith(start) and n.endswith(end) and n != start + "success"
-    ]
+    pattern = re.compile(f"eval/{re.escape(env)}/(.+)/success")
+    return [found[1] for name in record if (found := pattern.fullmatch(name))]
 
 
 def _agrees(values: list[float] | None, recorded: float) -> bool:

@@ -2,7 +2,7 @@
 // The episode reader: a list to filter, sort and walk through, and beside it one episode, down to its tokens.
 
 const LINES = DATA.episodes.lines;
-const SHOWN_AT_FIRST = 300, TOKENS_AT_FIRST = 6000, SURPRISE_NATS = 5;
+const SHOWN_AT_FIRST = 300;
 const SORTS = {
   newest: ["newest first", (a, b) => b.group - a.group || b.member - a.member],
   oldest: ["oldest first", (a, b) => a.group - b.group || a.member - b.member],
@@ -14,8 +14,9 @@ const SORTS = {
 };
 const rank = (line) => (line.reward === null ? -Infinity : line.reward);
 
-let matching = [], selected = null, limit = SHOWN_AT_FIRST;
-let colouring = recall("colouring", "logprob");
+let matching = [],
+  selected = null,
+  limit = SHOWN_AT_FIRST;
 
 function bodyOf(line) {
   if (!line.body) line.body = JSON.parse(byId(`episode-${line.id}`).textContent);
@@ -27,13 +28,28 @@ function bodyOf(line) {
 const distinct = (of) => [...new Set(LINES.flatMap(of))].filter((v) => v !== "").sort();
 
 function select(name, label, options, size) {
-  return el("label", { class: size }, label,
-    el("select", { name, onchange: refilter }, options.map(([value, text]) => el("option", { value }, text))));
+  return el(
+    "label",
+    { class: size },
+    label,
+    el(
+      "select",
+      { name, onchange: refilter },
+      options.map(([value, text]) => el("option", { value }, text)),
+    ),
+  );
 }
 
 function range(name, label) {
-  const field = (end, hint) => el("input", { name: `${name}-${end}`, type: "number", step: "any", placeholder: hint,
-    "aria-label": `${label}: ${hint}`, oninput: refilter });
+  const field = (end, hint) =>
+    el("input", {
+      name: `${name}-${end}`,
+      type: "number",
+      step: "any",
+      placeholder: hint,
+      "aria-label": `${label}: ${hint}`,
+      oninput: refilter,
+    });
   return el("label", {}, label, el("span", { class: "pair" }, field("from", "from"), field("to", "to")));
 }
 
@@ -41,15 +57,36 @@ function makeFilters() {
   const any = (values) => [["", "any"], ...values.map((v) => [v, v])];
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("filters").append(
-    el("label", { class: "whole" }, "messages, errors or labels contain",
-      el("input", { name: "text", type: "search", oninput: refilter })),
+    el(
+      "label",
+      { class: "whole" },
+      "messages, errors or labels contain",
+      el("input", { name: "text", type: "search", oninput: refilter }),
+    ),
     select("env", "environment", any(distinct((l) => [l.env])), "half"),
     select("kind", "kind", any(distinct((l) => [l.kind])), "half"),
-    select("purpose", "played for", [["", "any"], ["train", "training"], ["eval", "evaluation"]]),
+    select("purpose", "played for", [
+      ["", "any"],
+      ["train", "training"],
+      ["eval", "evaluation"],
+    ]),
     select("status", "status", any(distinct((l) => [l.status]))),
-    select("label", "label", [...any(distinct((l) => l.labels)), ["\u0000", "has any"], ["\u0001", "dropped as stale"]]),
-    range("reward", "reward"), range("step", "step (weights)"), range("position", "data position"),
-    select("sort", "order", Object.entries(SORTS).map(([value, [text]]) => [value, text]), "whole"));
+    select("label", "label", [
+      ["", "any"],
+      ["labelled", "has one"],
+      ["stale", "dropped as stale"],
+      ...distinct((l) => l.labels).map((label) => [`=${label}`, label]),
+    ]),
+    range("reward", "reward"),
+    range("step", "step (weights)"),
+    range("position", "data position"),
+    select(
+      "sort",
+      "order",
+      Object.entries(SORTS).map(([value, [text]]) => [value, text]),
+      "whole",
+    ),
+  );
   for (const [name, value] of Object.entries(JSON.parse(recall("filters", "{}")))) {
     if (byId("filters").elements[name]) byId("filters").elements[name].value = value;
   }
@@ -57,8 +94,11 @@ function makeFilters() {
 
 function contains(line, needle) {
   if (!needle) return true;
-  line.haystack ??= JSON.stringify([line.labels, bodyOf(line).error,
-    bodyOf(line).messages.map((m) => [m.content, m.name, m.calls])]).toLowerCase();
+  line.haystack ??= JSON.stringify([
+    line.labels,
+    bodyOf(line).error,
+    bodyOf(line).messages.map((m) => [m.content, m.name, m.calls]),
+  ]).toLowerCase();
   return line.haystack.includes(JSON.stringify(needle.toLowerCase()).slice(1, -1));
 }
 
@@ -66,11 +106,21 @@ function accepts(filter, line) {
   const between = (name, low, high) =>
     (filter[`${name}-from`] === "" || (high !== null && high >= Number(filter[`${name}-from`]))) &&
     (filter[`${name}-to`] === "" || (low !== null && low <= Number(filter[`${name}-to`])));
-  const labelled = filter.label === "" || (filter.label === "\u0000" ? line.labels.length > 0
-    : filter.label === "\u0001" ? line.stale : line.labels.includes(filter.label));
-  return ["env", "kind", "purpose", "status"].every((name) => filter[name] === "" || line[name] === filter[name]) &&
-    labelled && between("reward", line.reward, line.reward) && between("step", line.oldest, line.newest) &&
-    between("position", line.position, line.position) && contains(line, filter.text);
+  const { label } = filter;
+  const labelled =
+    label === "labelled"
+      ? line.labels.length > 0
+      : label === "stale"
+        ? line.stale
+        : line.labels.includes(label.slice(1));
+  return (
+    ["env", "kind", "purpose", "status"].every((name) => filter[name] === "" || line[name] === filter[name]) &&
+    (label === "" || labelled) &&
+    between("reward", line.reward, line.reward) &&
+    between("step", line.oldest, line.newest) &&
+    between("position", line.position, line.position) &&
+    contains(line, filter.text)
+  );
 }
 
 function refilter() {
@@ -93,35 +143,58 @@ function tags(line) {
   ];
 }
 
-const versions = (line) => (line.oldest === null ? "–" : line.oldest === line.newest ? `${line.oldest}` : `${line.oldest}–${line.newest}`);
+const versions = (line) =>
+  line.oldest === null ? "–" : line.oldest === line.newest ? `${line.oldest}` : `${line.oldest}–${line.newest}`;
 const shade = (line) => (line.reward === null ? "muted" : line.reward > 0.5 ? "good" : line.reward <= 0 ? "bad" : "");
 
 function lineNode(line) {
-  return el("div", { class: "line", role: "option", id: `line-${line.id}`, "aria-selected": line === selected,
-    onclick: () => open(line) },
-  el("span", { class: `reward ${shade(line)}` }, line.reward === null ? "–" : line.reward.toFixed(2)),
-  el("span", { class: "what" }, [line.env, line.kind].filter(Boolean).join(" · ")),
-  el("span", {}, tags(line)),
-  el("span", { class: "more" }, `step ${versions(line)} · position ${line.position}${line.attempt ? ` (attempt ${line.attempt + 1})` : ""} · ` +
-    `${line.turns} turns · ${number(line.sampled)} tokens`));
+  return el(
+    "div",
+    {
+      class: "line",
+      role: "option",
+      id: `line-${line.id}`,
+      "aria-selected": line === selected,
+      onclick: () => openEpisode(line),
+    },
+    el("span", { class: `reward ${shade(line)}` }, line.reward === null ? "–" : line.reward.toFixed(2)),
+    el("span", { class: "what" }, [line.env, line.kind].filter(Boolean).join(" · ")),
+    el(
+      "span",
+      { class: "more" },
+      `step ${versions(line)} · position ${line.position}${line.attempt ? ` (attempt ${line.attempt + 1})` : ""} · ` +
+        `${line.turns} turns · ${number(line.sampled)} tokens`,
+      tags(line),
+    ),
+  );
 }
 
 function listLines() {
   byId("matches").textContent = `${number(matching.length)} of the ${number(LINES.length)} episodes on this page`;
   byId("lines").replaceChildren(...matching.slice(0, limit).map(lineNode));
   if (matching.length > limit) {
-    byId("lines").append(el("button", { onclick: () => { limit *= 4; listLines(); } },
-      `show ${number(Math.min(matching.length - limit, 3 * limit))} more`));
+    byId("lines").append(
+      el(
+        "button",
+        {
+          onclick: () => {
+            limit *= 4;
+            listLines();
+          },
+        },
+        `show ${number(Math.min(matching.length - limit, 3 * limit))} more`,
+      ),
+    );
   }
 }
 
 function walk(by) {
   if (!matching.length) return;
   const at = matching.indexOf(selected);
-  open(matching[Math.max(0, Math.min(matching.length - 1, at + by))]);
+  openEpisode(matching[Math.max(0, Math.min(matching.length - 1, at + by))]);
 }
 
-function open(line) {
+function openEpisode(line) {
   byId(selected ? `line-${selected.id}` : "lines")?.setAttribute("aria-selected", false);
   selected = line;
   const node = byId(`line-${line.id}`);
@@ -135,175 +208,123 @@ function open(line) {
 // One episode
 
 function facts(pairs) {
-  return el("div", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== "")
-    .map(([name, value]) => el("span", {}, el("span", { class: "muted" }, `${name} `), el("b", {}, value))));
+  return el(
+    "div",
+    { class: "facts" },
+    pairs
+      .filter(([, value]) => value !== null && value !== "")
+      .map(([name, value]) => el("span", {}, el("span", { class: "muted" }, `${name} `), el("b", {}, value))),
+  );
 }
 
 function reading(line, body) {
-  const counts = Object.entries(body.counts).map(([name, count]) => `${name} ${count}`).join(", ");
-  const heading = el("h2", { style: "margin:0" }, `${line.env} #${line.index}`, line.kind ? ` · ${line.kind}` : "", tags(line));
+  const counts = Object.entries(body.counts)
+    .map(([name, count]) => `${name} ${count}`)
+    .join(", ");
+  const heading = el(
+    "h2",
+    { style: "margin:0" },
+    `${line.env} #${line.index}`,
+    line.kind ? ` · ${line.kind}` : "",
+    tags(line),
+  );
   return [
     heading,
-    facts([["reward", line.reward === null ? "none" : number(line.reward)], ["status", line.status],
-      ["drawn with weights", versions(line)], ["data position", `${number(line.position)}${line.attempt ? `, attempt ${line.attempt + 1}` : ""}`],
-      ["split", line.split], ["turns", line.turns], ["sampled tokens", number(line.sampled)], ["took", duration(line.wall_s)],
-      ["worker", line.worker], ["tools", counts], ["retries", body.retries || ""], ["isolation", body.isolation],
-      ["temperature", body.sampling.temperature]]),
+    facts([
+      ["reward", line.reward === null ? "none" : number(line.reward)],
+      ["status", line.status],
+      ["drawn with weights", versions(line)],
+      ["data position", `${number(line.position)}${line.attempt ? `, attempt ${line.attempt + 1}` : ""}`],
+      ["split", line.split],
+      ["turns", line.turns],
+      ["sampled tokens", number(line.sampled)],
+      ["took", duration(line.wall_s)],
+      ["worker", line.worker],
+      ["tools", counts],
+      ["retries", body.retries || ""],
+      ["isolation", body.isolation],
+      ["temperature", body.sampling.temperature],
+    ]),
     body.error ? el("div", { class: "error bad" }, body.error) : null,
     mates(line),
     Object.keys(body.components).length ? components(body) : null,
     el("h3", { style: "margin-top:16px" }, "Messages"),
     body.messages.length ? body.messages.map(messageNode) : el("p", { class: "muted" }, "There are none."),
     tokensPart(body),
-  ].flat().filter(Boolean);
+  ]
+    .flat()
+    .filter(Boolean);
 }
 
 function mates(line) {
   if (line.rewards.length < 2) return null;
   const scored = line.rewards.filter((r) => r !== null);
   const average = scored.reduce((a, b) => a + b, 0) / scored.length;
-  return el("div", { class: "mates" }, el("span", { class: "muted small" }, "group:"), line.rewards.map((reward, member) => {
-    const text = reward === null ? "errored" : number(reward, 2);
-    const mate = LINES.find((l) => l.group === line.group && l.member === member);
-    const current = member === line.member ? "true" : null;
-    return mate ? el("button", { "aria-current": current, onclick: () => open(mate) }, text)
-      : el("span", { class: "mate", title: "not on this page" }, text);
-  }), el("span", { class: "muted small" }, scored.length ? `mean ${number(average)}` : ""));
+  return el(
+    "div",
+    { class: "mates" },
+    el("span", { class: "muted small" }, "group:"),
+    line.rewards.map((reward, member) => {
+      const text = reward === null ? "errored" : number(reward, 2);
+      const mate = LINES.find((l) => l.group === line.group && l.member === member);
+      const current = member === line.member ? "true" : null;
+      return mate
+        ? el("button", { "aria-current": current, onclick: () => openEpisode(mate) }, text)
+        : el("span", { class: "mate", title: "not on this page" }, text);
+    }),
+    el("span", { class: "muted small" }, scored.length ? `mean ${number(average)}` : ""),
+  );
 }
 
 function components(body) {
-  return el("div", { class: "facts" }, el("span", { class: "muted" }, "reward components:"),
-    Object.entries(body.components).map(([name, value]) => el("span", {}, `${name} `, el("b", {}, number(value)))));
+  return el(
+    "div",
+    { class: "facts" },
+    el("span", { class: "muted" }, "reward components:"),
+    Object.entries(body.components).map(([name, value]) => el("span", {}, `${name} `, el("b", {}, number(value)))),
+  );
 }
 
 function callNode(call) {
-  return el("div", { class: "call mono" }, `→ ${call.name || "(no name)"} ${call.arguments}`,
-    call.error ? el("div", { class: "bad" }, call.error) : null);
+  return el(
+    "div",
+    { class: "call mono" },
+    `→ ${call.name || "(no name)"} ${call.arguments}`,
+    call.error ? el("div", { class: "bad" }, call.error) : null,
+  );
 }
 
 function messageNode(message) {
-  return el("div", { class: "message", style: `--role: var(--${message.role})` },
+  return el(
+    "div",
+    { class: "message", style: `--role: var(--${message.role})` },
     el("span", { class: "role" }, message.role, message.name ? ` · ${message.name}` : ""),
-    el("pre", {}, message.content), message.calls.map(callNode));
-}
-
-// Its tokens
-
-/** Each token with what is known of it: {id, drawn, logprob, version}. */
-function tokensOf(sequence) {
-  const tokens = sequence.tokens.map((id) => ({ id, drawn: false }));
-  let at = 0, drawn = 0, versionAt = 0, versionLeft = sequence.versions[0]?.[1] || 0;
-  sequence.runs.forEach((length, i) => {
-    for (let end = at + length; at < end; at++) {
-      if (i % 2 === 0) continue;
-      while (versionLeft === 0) versionLeft = sequence.versions[++versionAt][1];
-      versionLeft--;
-      Object.assign(tokens[at], { drawn: true, logprob: sequence.logprobs[drawn++] / 1000, version: sequence.versions[versionAt][0] });
-    }
-  });
-  return tokens;
-}
-
-/** From green (certain) over yellow to red (as improbable as e^-5 or less). */
-function surpriseColour(logprob) {
-  const share = Math.min(1, -logprob / SURPRISE_NATS) ** 0.7;
-  return `hsl(${140 - 140 * share} 70% 50% / ${0.2 + 0.35 * share})`;
-}
-
-function versionColour(version) {
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(PALETTE[version % PALETTE.length].slice(i, i + 2), 16));
-  return `rgb(${r} ${g} ${b} / 0.4)`;
-}
-
-function tokenText(id) {
-  const text = DATA.episodes.texts[id];
-  return text === undefined ? String(id) : text === "" ? "∅" : text.replaceAll("\n", "⏎\n");
-}
-
-function paint(node, token) {
-  const fill = !token.drawn || colouring === "none" ? ""
-    : colouring === "version" ? versionColour(token.version) : surpriseColour(token.logprob);
-  node.style.background = fill;
-}
-
-function sequenceNode(tokens) {
-  const known = Object.keys(DATA.episodes.texts).length > 0;
-  const box = el("div", { class: `tokens${known ? "" : " ids"}` });
-  const nodes = [];
-  const more = (from, to) => {
-    for (const token of tokens.slice(from, to)) {
-      const node = el("span", token.drawn ? { class: "drawn" } : {}, tokenText(token.id));
-      node.token = token;
-      paint(node, token);
-      nodes.push(node);
-    }
-    box.append(...nodes.slice(from));
-    if (to < tokens.length) {
-      const button = el("button", { onclick: () => { button.remove(); more(to, tokens.length); } },
-        `show the other ${number(tokens.length - to)} tokens`);
-      box.append(button);
-    }
-  };
-  more(0, TOKENS_AT_FIRST);
-  box.addEventListener("mousemove", ({ target, clientX, clientY }) => tip(target.token ? tokenTip(target.token) : "", { clientX, clientY }));
-  box.addEventListener("mouseleave", () => tip(""));
-  box.repaint = () => nodes.forEach((node) => paint(node, node.token));
-  return box;
-}
-
-function tokenTip(token) {
-  const text = DATA.episodes.texts[token.id];
-  const head = `id ${token.id}${text === undefined ? "" : `  ${JSON.stringify(text)}`}`;
-  if (!token.drawn) return `${head}\nnot sampled: prompt, tool output or markup`;
-  return `${head}\nlog-probability ${token.logprob.toFixed(3)} (${(100 * Math.exp(token.logprob)).toPrecision(3)}%)\nweight version ${token.version}`;
-}
-
-function tokenLegend(all) {
-  const drawn = all.flat().filter((t) => t.drawn);
-  if (colouring === "none" || !drawn.length) return [];
-  if (colouring === "version") {
-    return [...new Set(drawn.map((t) => t.version))].sort((a, b) => a - b).map((version) => el("span", {},
-      el("span", { class: "swatch", style: `background:${versionColour(version)}` }), `version ${version}`));
-  }
-  const stops = [0, -0.5, -1, -2, -3, -5].map(surpriseColour).join(",");
-  return [el("span", {}, "certain ", el("span", { class: "scale", style: `background:linear-gradient(90deg,${stops})` }),
-    ` improbable (log-probability −${SURPRISE_NATS} or less)`)];
-}
-
-function tokensPart(body) {
-  const all = body.sequences.map(tokensOf);
-  if (!all.length) return [el("h3", { style: "margin-top:18px" }, "Tokens"), el("p", { class: "muted" }, "No token was sampled.")];
-  const boxes = all.map(sequenceNode);
-  const legend = el("span", { class: "legend muted" }, tokenLegend(all));
-  const drawn = all.flat().filter((t) => t.drawn);
-  const average = drawn.reduce((sum, t) => sum + t.logprob, 0) / drawn.length;
-  const buttons = [["logprob", "by log-probability"], ["version", "by weight version"], ["none", "plain"]].map(([value, text]) =>
-    el("button", { "data-value": value, "aria-pressed": value === colouring, onclick: (event) => {
-      keep("colouring", colouring = value);
-      buttons.forEach((b) => b.setAttribute("aria-pressed", b === event.currentTarget));
-      legend.replaceChildren(...tokenLegend(all));
-      boxes.forEach((box) => box.repaint());
-    } }, text));
-  const total = all.reduce((sum, tokens) => sum + tokens.length, 0);
-  return [
-    el("h3", { style: "margin:18px 0 6px" }, "Tokens", el("span", { class: "muted small", style: "font-weight:400" },
-      ` · ${number(drawn.length)} of ${number(total)} sampled${drawn.length ? `, mean log-probability ${average.toFixed(3)}` : ""}; grey ones are not`)),
-    el("div", { class: "controls", style: "margin:0" }, el("span", { class: "choice" }, buttons), legend),
-    ...boxes.flatMap((box, i) => (boxes.length > 1 ? [el("p", { class: "muted small", style: "margin:10px 0 0" }, `sequence ${i + 1} of ${boxes.length}`), box] : [box])),
-  ];
+    el("pre", {}, message.content),
+    message.calls.map(callNode),
+  );
 }
 
 function makeEpisodes() {
   byId("episodes-note").textContent = DATA.episodes.note;
   if (!LINES.length) {
-    byId("episodes").replaceChildren(el("div", { class: "card empty" }, DATA.episodes.note));
+    byId("tab-episodes").replaceChildren(el("div", { class: "card empty" }, DATA.episodes.note));
     return;
   }
   makeFilters();
   refilter();
   document.addEventListener("keydown", (event) => {
-    if (byId("episodes").hidden || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select")) return;
+    if (
+      byId("tab-episodes").hidden ||
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey ||
+      event.target.matches("input, select")
+    )
+      return;
     const by = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
-    if (by && !byId("reader").contains(event.target)) { walk(by); event.preventDefault(); }
+    if (by && !byId("reader").contains(event.target)) {
+      walk(by);
+      event.preventDefault();
+    }
   });
 }

@@ -115,7 +115,7 @@ def sections(config: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "key": key,
                 "value": _shown(value),
-                "changed": key in plain and value != plain[key],
+                "changed": key in plain and _shown(value) != _shown(plain[key]),
                 "default": _shown(plain.get(key, "")),
             }
             for key, value in values.items()

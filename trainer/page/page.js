@@ -2,8 +2,21 @@
 // What every part of the page uses. Text from a run only ever becomes a text node: no markup is made of it.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const PALETTE = ["#3b7dd8", "#e08a1e", "#2e9e6b", "#d64550", "#8a63d2", "#1ba3a8", "#b5651d", "#c2478f", "#7f8c2c", "#64748b"];
-const MINUTE = 60, HOUR = 3600, DAY = 86400;
+const PALETTE = [
+  "#3b7dd8",
+  "#e08a1e",
+  "#2e9e6b",
+  "#d64550",
+  "#8a63d2",
+  "#1ba3a8",
+  "#b5651d",
+  "#c2478f",
+  "#7f8c2c",
+  "#64748b",
+];
+const MINUTE = 60,
+  HOUR = 3600,
+  DAY = 86400;
 
 const byId = (id) => document.getElementById(id);
 
@@ -15,7 +28,12 @@ function el(tag, properties = {}, ...children) {
     else if (name === "style") node.style.cssText = value;
     else if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  node.append(
+    ...children
+      .flat()
+      .filter((child) => child !== null && child !== undefined)
+      .map(asNode),
+  );
   return node;
 }
 
@@ -29,7 +47,8 @@ function number(value, digits = 3) {
   return value.toLocaleString("en", { maximumFractionDigits: size >= 100 ? 0 : size >= 10 ? 1 : digits });
 }
 
-const percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)}%` : "–");
+const percent = (share) =>
+  Number.isFinite(share) ? `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)}%` : "–";
 
 function duration(seconds) {
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
@@ -42,15 +61,36 @@ function duration(seconds) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 function figure(label, value, sub = "") {
-  return el("div", { class: "figure" },
-    el("div", { class: "label" }, label), el("div", { class: "value" }, value), el("div", { class: "sub" }, sub));
+  return el(
+    "div",
+    { class: "figure" },
+    el("div", { class: "label" }, label),
+    el("div", { class: "value" }, value),
+    el("div", { class: "sub" }, sub),
+  );
 }
 
 /** A table whose cells are text or nodes; `numeric` are the columns to align to the right. */
 function table(head, rows, numeric = []) {
   const kind = (i) => (numeric.includes(i) ? { class: "number" } : {});
-  const body = rows.map((row) => el("tr", {}, row.map((cell, i) => el("td", kind(i), cell))));
-  const top = head.length ? el("thead", {}, el("tr", {}, head.map((cell, i) => el("th", kind(i), cell)))) : null;
+  const body = rows.map((row) =>
+    el(
+      "tr",
+      {},
+      row.map((cell, i) => el("td", kind(i), cell)),
+    ),
+  );
+  const top = head.length
+    ? el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          head.map((cell, i) => el("th", kind(i), cell)),
+        ),
+      )
+    : null;
   return el("table", {}, top, el("tbody", {}, body));
 }
 
@@ -58,16 +98,29 @@ function table(head, rows, numeric = []) {
 function choice(id, value, change) {
   const buttons = [...byId(id).querySelectorAll("button")];
   const press = (chosen) => buttons.forEach((b) => b.setAttribute("aria-pressed", b.dataset.value === chosen));
-  buttons.forEach((b) => b.addEventListener("click", () => { press(b.dataset.value); change(b.dataset.value); }));
+  buttons.forEach((b) =>
+    b.addEventListener("click", () => {
+      press(b.dataset.value);
+      change(b.dataset.value);
+    }),
+  );
   press(value);
 }
 
 // What the reader has set survives a reload, where the browser lets it.
 function recall(name, fallback) {
-  try { return sessionStorage.getItem(`${DATA.name}/${name}`) ?? fallback; } catch { return fallback; }
+  try {
+    return sessionStorage.getItem(`${DATA.name}/${name}`) ?? fallback;
+  } catch {
+    return fallback;
+  }
 }
 function keep(name, value) {
-  try { sessionStorage.setItem(`${DATA.name}/${name}`, value); } catch { /* not allowed for this page */ }
+  try {
+    sessionStorage.setItem(`${DATA.name}/${name}`, value);
+  } catch {
+    /* not allowed for this page */
+  }
 }
 
 function tip(text, event) {

@@ -6,29 +6,57 @@ const madeTabs = new Set();
 
 function makeRun() {
   const { run } = DATA;
-  const changed = (row) => el("span", row.changed ? { class: "warn", title: `the default is ${row.default}` } : {}, row.value);
-  const card = (title, ...content) => el("div", { class: "card" }, el("h3", { style: "margin-bottom:6px" }, title), ...content);
-  const sections = run.config.map((section) => card(section.name || "run",
-    table([], section.rows.map((row) => [el("span", { class: "muted" }, row.key), changed(row)]))));
-  byId("run").append(
-    el("div", { class: "columns" },
-      card("status", table([], run.status.map(([name, value]) => [el("span", { class: "muted" }, name), value]))),
-      card("versions", table([], run.versions.map(([name, value]) => [el("span", { class: "muted" }, name), value]))),
-      ...sections),
+  const changed = (row) =>
+    el("span", row.changed ? { class: "warn", title: `the default is ${row.default}` } : {}, row.value);
+  const card = (title, ...content) =>
+    el("div", { class: "card" }, el("h3", { style: "margin-bottom:6px" }, title), ...content);
+  const sections = run.config.map((section) =>
+    card(
+      section.name || "run",
+      table(
+        [],
+        section.rows.map((row) => [el("span", { class: "muted" }, row.key), changed(row)]),
+      ),
+    ),
+  );
+  byId("tab-run").append(
+    el(
+      "div",
+      { class: "columns" },
+      card(
+        "status",
+        table(
+          [],
+          run.status.map(([name, value]) => [el("span", { class: "muted" }, name), value]),
+        ),
+      ),
+      card(
+        "versions",
+        table(
+          [],
+          run.versions.map(([name, value]) => [el("span", { class: "muted" }, name), value]),
+        ),
+      ),
+      ...sections,
+    ),
     el("p", { class: "muted small" }, "Coloured values differ from the defaults: hover to see those."),
-    ...run.logs.map((log) => card(`${log.name}${log.cut ? " (its end)" : ""}`, el("pre", { class: "log" }, log.text || "(empty)"))));
+    ...run.logs.map((log) =>
+      card(`${log.name}${log.cut ? " (its end)" : ""}`, el("pre", { class: "log" }, log.text || "(empty)")),
+    ),
+  );
 }
 
 const MAKE = { curves: drawCurves, timeline: makeTimeline, episodes: makeEpisodes, run: makeRun };
 const SHOW = { timeline: () => DATA.timeline.lanes.length && drawTimeline() };
 
 function go(tab, episode) {
-  for (const name of TABS) byId(name).hidden = name !== tab;
+  for (const name of TABS) byId(`tab-${name}`).hidden = name !== tab;
   document.querySelectorAll("nav button").forEach((b) => b.setAttribute("aria-selected", b.dataset.tab === tab));
   if (!madeTabs.has(tab)) MAKE[tab]();
   madeTabs.add(tab);
   SHOW[tab]?.();
-  if (tab === "episodes" && LINES.length) open(LINES.find((l) => l.id === episode) || selected || matching[0] || LINES[0]);
+  if (tab === "episodes" && LINES.length)
+    openEpisode(LINES.find((l) => l.id === episode) || selected || matching[0] || LINES[0]);
 }
 
 function fromAddress() {
@@ -42,16 +70,18 @@ function makeHeader() {
   byId("state").textContent = state;
   byId("state").classList.add(tone);
   byId("progress").textContent = progress;
-  document.querySelectorAll("nav button").forEach((b) => b.addEventListener("click", () => {
-    history.replaceState(null, "", `#${b.dataset.tab}`);
-    go(b.dataset.tab);
-  }));
+  document.querySelectorAll("nav button").forEach((b) =>
+    b.addEventListener("click", () => {
+      history.replaceState(null, "", `#${b.dataset.tab}`);
+      go(b.dataset.tab);
+    }),
+  );
 }
 
 function setTheme(dark) {
   document.documentElement.classList.toggle("dark", dark);
-  if (madeTabs.has("curves")) drawn.forEach(draw);
-  if (madeTabs.has("timeline") && !byId("timeline").hidden) SHOW.timeline();
+  if (madeTabs.has("curves")) redrawCharts();
+  if (madeTabs.has("timeline") && !byId("tab-timeline").hidden) SHOW.timeline();
 }
 
 /** Where the page is served, look for news every few seconds, and load it anew when there are any. */
@@ -64,7 +94,9 @@ function watch() {
         keep("scroll", scrollY);
         location.reload();
       }
-    } catch { /* the server is gone: the page stays as it is */ }
+    } catch {
+      /* the server is gone: the page stays as it is */
+    }
   }, 5000);
 }
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
-MAX_BARS = 120_000  # on the page; beyond it, close bars of one kind are drawn as one
+MAX_BARS = 200_000  # on the page; beyond it, short bars of one kind are drawn together
 DOWN_S = 60.0  # when no process reports anything for this long, the run was not up
 TRAINER = "trainer"
 TRAINING = frozenset({"learn", "publish"})  # what the trainer does when it does not wait
 PLAYING = frozenset({"generate", "tool"})  # what a worker does when it plays episodes
 
 Interval = tuple[float, float]  # start, end: `time.time()` seconds
+Bar = tuple[float, float, float]  # start, end, and how many of its seconds are busy
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -50,10 +51,10 @@ class Timeline:
     """Bars by process and kind, on the clock of the time in which the run was up (`up` says which that was)."""
 
     up: list[Interval]
-    bars: dict[str, dict[str, list[Interval]]]
-    sides: dict[str, list[Interval]]
+    bars: dict[str, dict[str, list[Bar]]]
+    sides: dict[str, list[Bar]]
     shares: Shares
-    merged_s: float  # bars of one kind that were closer than this are one
+    merged_s: float  # neighbours of one kind that fit into this much time are one bar; 0 where none are
     damaged: int = 0
     total: int = 0  # bars before merging
     cuts: list[float] = field(default_factory=list)  # seconds on the page's clock at which the run was stopped
@@ -95,16 +96,15 @@ def build(events: Sequence[Event], damaged: int = 0, max_bars: int = MAX_BARS) -
     )
     both = intersection(training, playing)
     shares = _shares(exact, up, training, playing, both)
-    kept, merged_s = exact, 0.0
-    while sum(len(bars) for kinds in kept.values() for bars in kinds.values()) > max_bars:
+    merged_s = 0.0
+    while sum(len(together(bars, merged_s)) for kinds in exact.values() for bars in kinds.values()) > max_bars:
         merged_s = merged_s * 2 or 0.05
-        kept = {p: {w: union(bars, gap=merged_s) for w, bars in kinds.items()} for p, kinds in exact.items()}
     clock = Clock(up)
     sides = {"training": training, "playing": playing, "both": both}
     return Timeline(
         up=up,
-        bars={p: {w: clock.shift(bars) for w, bars in kinds.items()} for p, kinds in kept.items()},
-        sides={name: clock.shift(union(bars, gap=merged_s)) for name, bars in sides.items()},
+        bars={p: {w: clock.shift(together(bars, merged_s)) for w, bars in kinds.items()} for p, kinds in exact.items()},
+        sides={name: clock.shift(together(bars, merged_s)) for name, bars in sides.items()},
         shares=shares,
         merged_s=merged_s,
         damaged=damaged,
@@ -153,8 +153,8 @@ class Clock:
         piece = bisect_right(self._starts, at) - 1
         return self._before[piece] + at - self._starts[piece]
 
-    def shift(self, bars: Iterable[Interval]) -> list[Interval]:
-        return [(self(start), self(end)) for start, end in bars]
+    def shift(self, bars: Iterable[Bar]) -> list[Bar]:
+        return [(self(start), self(start) + end - start, busy) for start, end, busy in bars]
 
 
 def union(bars: Iterable[Interval], gap: float = 0.0) -> list[Interval]:
@@ -166,6 +166,17 @@ def union(bars: Iterable[Interval], gap: float = 0.0) -> list[Interval]:
         else:
             merged.append((start, end))
     return merged
+
+
+def together(bars: Sequence[Interval], within: float) -> list[Bar]:
+    """The bars, neighbours that fit into `within` seconds as one, which knows how many of its seconds are busy."""
+    out: list[Bar] = []
+    for start, end in bars:
+        if out and end - out[-1][0] <= within:
+            out[-1] = (out[-1][0], end, out[-1][2] + end - start)
+        else:
+            out.append((start, end, end - start))
+    return out
 
 
 def intersection(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
@@ -187,7 +198,7 @@ def length(bars: Iterable[Interval]) -> float:
 
 
 def as_page_data(timeline: Timeline) -> dict[str, Any]:
-    """As the page reads it: bars as [gap, length, gap, length, ...] in whole milliseconds from the start."""
+    """As the page reads it: bars as [gap, length, busy, gap, ...] in whole milliseconds from the start."""
     shares = timeline.shares
     return {
         "started": timeline.up[0][0] if timeline.up else None,
@@ -207,10 +218,10 @@ def as_page_data(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _packed(bars: Iterable[Interval]) -> list[int]:
+def _packed(bars: Iterable[Bar]) -> list[int]:
     out, at = [], 0
-    for start, end in bars:
+    for start, end, busy in bars:
         begin, stop = round(start * 1000), round(end * 1000)
-        out += [begin - at, stop - begin]
+        out += [begin - at, stop - begin, min(stop - begin, round(busy * 1000))]
         at = stop
     return out
