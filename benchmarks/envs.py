@@ -3,8 +3,9 @@
     python -m benchmarks.envs
 
 The expert plays groups of eight, one after the other, as a rollout worker would. Its programs are judged without the
-sandbox, so for code_exec a second number has them run as a model's would be, eight episodes at a time, beside the
-sandbox's own rate (programs run in fresh children). The last line is one JSON object.
+sandbox, so for code_exec two more numbers have them run as a model's would be, eight episodes at a time: all of them,
+or the same one once for its group. Beside them stands the sandbox's own rate (programs run in fresh children). The last
+line is one JSON object.
 """
 
 from __future__ import annotations
@@ -50,9 +51,15 @@ async def steps_per_s(name: str, policy: Play, seconds: float, at_once: int = 1)
 
 
 async def as_a_model(env: ToolEnv, rng: np.random.Generator) -> Message:
-    """The solution of code_exec as a model would send it: it runs in the sandbox."""
+    """The solution of code_exec as a model would send it: the first of a group runs it in the sandbox."""
     assert isinstance(env, CodeExec)
     return call("submit") if env.code else call("run_code", code=env.task.payload["solution"])
+
+
+async def as_an_exploring_model(env: ToolEnv, rng: np.random.Generator) -> Message:
+    """The same in a form whose outcome is never remembered: every episode runs it."""
+    assert isinstance(env, CodeExec)
+    return call("submit") if env.code else call("run_code", code=f"(lambda x: {env.task.payload['solution']})(x)")
 
 
 async def sandbox_per_s(seconds: float, at_once: int) -> float:
@@ -85,7 +92,8 @@ async def main(seconds: float) -> None:
         memory[name] = round(await mb_per_1000(name), 1)
         rates[name] = round(await steps_per_s(name, lambda env, rng: env.expert(rng), seconds))
     await sandbox.shared()  # started before the clock
-    rates["code_exec in the sandbox"] = round(await steps_per_s("code_exec", as_a_model, seconds, GROUP))
+    rates["code_exec, every program run"] = round(await steps_per_s("code_exec", as_an_exploring_model, seconds, GROUP))
+    rates["code_exec, groups that agree"] = round(await steps_per_s("code_exec", as_a_model, seconds, GROUP))
     rates["sandbox alone"] = round(await sandbox_per_s(seconds, GROUP))
     await sandbox.close_shared()
     print(json.dumps({"benchmark": "envs", "steps_per_s": rates, "mb_per_1000": memory}))

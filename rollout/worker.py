@@ -72,16 +72,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_episodes: int = 128
     budget: Budget = Budget()
 
-    def make_engine(self) -> Engine:
-        """Raises `ValueError` for a name that is no engine, and what the engine's constructor raises."""
+    def find_engine(self) -> Callable[[], Engine]:
+        """What makes the engine (and may take long). Raises `ValueError` for a name that is no engine."""
         place, _, attribute = ENGINES.get(self.engine, self.engine).partition(":")
         try:
-            make = getattr(importlib.import_module(place), attribute)
+            engine = getattr(importlib.import_module(place), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             known = ", ".join(ENGINES)
             raise ValueError(f"engine {self.engine!r} cannot be used ({error}); there are: {known}") from error
         keywords = {name: getattr(self, name) for name in ("slots", "context", "threads", "seed", "device", "dtype")}
-        return make(self.model, **keywords, **self.engine_options)
+        return partial(engine, self.model, **keywords, **self.engine_options)
 
     def make_new_chat(self) -> Callable[[tuple[ToolSpec, ...]], Chat]:
         """What starts a conversation with the model. Raises `ValueError` for a model without a chat template."""
@@ -241,8 +241,9 @@ async def prepare(config: WorkerConfig, stack: AsyncExitStack) -> Stage:
         sandbox.configure(backend=config.sandbox, slots=config.sandbox_slots)
         await sandbox.shared()
     stack.push_async_callback(sandbox.close_shared)
+    make_engine = await asyncio.to_thread(config.find_engine)
     new_chat = await asyncio.to_thread(config.make_new_chat)
-    engine = await asyncio.to_thread(config.make_engine)
+    engine = await asyncio.to_thread(make_engine)
     stack.push_async_callback(engine.aclose)
     await engine.start()
     return Stage(engine, new_chat, config.budget)

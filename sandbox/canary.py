@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 SOURCE = b"""
 import json, os, sys
 number = int(sys.stdin.read())
-with open("/tmp/canary", "w") as file:
+with open("canary", "w") as file:
     file.write(str(number * 2))
-with open("/tmp/canary") as file:
+with open("canary") as file:
     os.write(3, json.dumps({"twice": int(file.read())}).encode())
 print("alive", number)
 print("noted", file=sys.stderr)

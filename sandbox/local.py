@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import os
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
 
 from sandbox import watchdog
+from sandbox.advice import namespace_fix
 from sandbox.call import RunningCall, UnreachedError, settle
 from sandbox.canary import check_canary
 from sandbox.cgroup import Cgroup, CgroupPool, create_pool
@@ -22,10 +24,7 @@ ISOLATIONS = ("namespaces", "landlock", "none")
 _END_S = 5.0
 _ATTEMPTS = 3
 _names = itertools.count(1)  # of this process's cgroups
-_HOW_TO_FIX = (
-    "this machine does not allow it to make Linux namespaces. Run `python -m sandbox probe` for what to set, "
-    'use backend="docker", or accept weaker isolation with isolation="landlock" or "none"'
-)
+_OR = 'or use backend="docker", or accept weaker isolation with isolation="landlock" or "none"'
 
 
 @dataclass(slots=True)
@@ -81,6 +80,8 @@ class LocalSandbox:
 
     async def start(self) -> None:
         """Start the zygote and run the canary. Raises `SandboxError` with what to set or use instead."""
+        if sys.platform != "linux":
+            raise SandboxError('the embedded sandbox needs Linux: use backend="docker"')
         try:
             await self._live_zygote()
             await check_canary(self)
@@ -104,8 +105,8 @@ class LocalSandbox:
             try:
                 await zygote.start()
             except SandboxError as error:
-                hint = f": {_HOW_TO_FIX}" if self.isolation == "namespaces" else ""
-                raise SandboxError(f"the embedded sandbox cannot start ({error}){hint}") from error
+                fix = f". To allow namespaces: {namespace_fix()}; {_OR}" if self.isolation == "namespaces" else ""
+                raise SandboxError(f"the embedded sandbox cannot start: {error}{fix}") from error
             self._zygote = zygote
             for _ in range(self.slots):
                 self._order_spare()

@@ -12,6 +12,7 @@ import hashlib
 import re
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from rollout.wire import Sequence, Ticket
 STOP = 0
 
 
-def make_ticket(id: int = 0, *, attempt: int = 0, env: str = "tests.fakes:Dice", group_size: int = 2, **more: Any) -> Ticket:
+def make_ticket(
+    id: int = 0, *, attempt: int = 0, env: str = "tests.fakes:Dice", group_size: int = 2, **more: Any
+) -> Ticket:
     sampling = more.pop("sampling", Sampling(max_tokens=16, seed=7))
     values = {"purpose": "train", "split": "train", "index": id} | more
     return Ticket(id=id, attempt=attempt, env=env, group_size=group_size, sampling=sampling, **values)
@@ -59,8 +62,7 @@ class FakeEngine:
         self.sessions.discard(session)
 
     async def load(self, path: str, version: int) -> None:
-        with open(path) as file:
-            assert int(file.read()) == version
+        assert await asyncio.to_thread(Path(path).read_text) == str(version)
         self.version = version
 
     async def aclose(self) -> None:

@@ -31,9 +31,13 @@ class RolloutConfig:
     temperature: float = 1.0
     """Sampling temperature; the trainer recomputes log-probabilities at the same one."""
     top_p: float = 1.0
-    """Training needs 1.0: see the error that another value gives."""
+    """Nucleus sampling; refused in training, where it would bias every ratio."""
     top_k: int = 0
-    """Training needs 0 (off): see the error that another value gives."""
+    """Sampling from the k likeliest; refused in training."""
+    min_p: float = 0.0
+    """Sampling above a share of the likeliest; refused in training."""
+    repetition_penalty: float = 1.0
+    """Penalty on tokens that occurred; refused in training."""
     episode_timeout_s: float = 120.0
     """Wall-clock budget of one episode in seconds."""
     sandbox: Literal["local", "docker"] = "local"
@@ -207,12 +211,13 @@ class RunConfig:
                 f"--temperature {self.rollout.temperature}: training needs a temperature above 0: a greedy policy "
                 "explores nothing and has no log-probabilities to learn from"
             )
-        if self.rollout.top_p != 1.0 or self.rollout.top_k != 0:
-            name = "--top-p" if self.rollout.top_p != 1.0 else "--top-k"
-            raise ValueError(
-                f"{name} cannot be used in training: the trainer recomputes log-probabilities over the whole "
-                "vocabulary, so a truncated sampling distribution would bias every ratio. Leave --top-p 1 and --top-k 0"
-            )
+        neutral = {"top-p": 1.0, "top-k": 0, "min-p": 0.0, "repetition-penalty": 1.0}
+        for name, off in neutral.items():
+            if (value := getattr(self.rollout, name.replace("-", "_"))) != off:
+                raise ValueError(
+                    f"--{name} {value} cannot be used in training: the trainer recomputes log-probabilities over the "
+                    f"whole vocabulary, so another sampling distribution would bias every ratio. Leave it at {off}"
+                )
 
 
 def to_plain(config: Any) -> dict[str, Any]:

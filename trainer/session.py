@@ -120,9 +120,7 @@ def ticket(config: RunConfig, purpose: Purpose, id_: int, index: int, attempt: i
         split="train" if purpose == "train" else "heldout",
         index=index,
         group_size=config.group_size if purpose == "train" else 1,
-        sampling=Sampling(
-            rollout.max_reply_tokens, rollout.temperature, rollout.top_p, rollout.top_k, seed=config.seed
-        ),
+        sampling=Sampling(rollout.max_reply_tokens, rollout.temperature, seed=config.seed),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import sandbox
 from envs.actions import call
 from envs.code_exec import files, pipelines, tasks
+from envs.code_exec.memo import is_pure, shared_memo
 from envs.code_exec.public import (
     Feedback,
     outcome,
@@ -24,10 +26,11 @@ from envs.code_exec.public import (
 from envs.levels import Level, pick_level
 from envs.registry import register
 from envs.scoring import reward
+from envs.splits import content_hash
 from envs.tool_env import InfrastructureError, ToolEnv
 from envs.tools import tool
 from envs.types import Message
-from rewards.code import CallTest, StdioTest, run_tests
+from rewards.code import CallTest, StdioTest, TestOutcome, run_tests
 from sandbox.protocol import Box, ExecResult, Limits
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2.0)
@@ -86,6 +89,7 @@ class CodeExec(ToolEnv):
         self.hidden_passed: tuple[bool, ...] = ()
         self.limits_hit = 0
         self._box: Box | None = None
+        self._session_is_fresh = True
         self._scripted: set[str] = set()  # programs that this class wrote itself, in this episode
         return task["prompt"]
 
@@ -105,13 +109,15 @@ class CodeExec(ToolEnv):
         if code in self._scripted:
             text, self.public_passed = outcome(run_scripted(code, *given), want, self.feedback)
         elif not self.task.payload["entry"]:
-            text, self.public_passed = outcome_of_script(await self._run(code, given.encode()), want, self.feedback)
+            text, self.public_passed = outcome_of_script(
+                await self._run(code, code, given.encode()), want, self.feedback
+            )
         else:
             try:
                 source = with_public_input(code, self.task.payload["entry"], given)
             except SyntaxError as error:
                 return "fail: SyntaxError" if self.feedback == "short" else f"fail: SyntaxError: {error.msg}"
-            text, self.public_passed = outcome(await self._run(source), want, self.feedback)
+            text, self.public_passed = outcome(await self._run(code, source), want, self.feedback)
         return text
 
     @tool(timeout_s=TOOL_TIMEOUT_S)
@@ -131,28 +137,47 @@ class CodeExec(ToolEnv):
         return self.finish("submitted")
 
     async def _grade(self, code: str) -> None:
+        """Run the hidden tests in a fresh child; those of a pure expression once for all episodes that send it."""
         entry, hidden = self.task.payload["entry"], self.task.payload["hidden"]
         tests: list[CallTest] | list[StdioTest]
         if entry:
             tests = [CallTest(tuple(given), want) for given, want in hidden]
         else:
             tests = [StdioTest(given, want) for given, want in hidden]
-        async with _deadline():
-            result = await run_tests(await sandbox.shared(), code, tests, entry=entry or "f", limits=LIMITS)
+
+        async def run() -> TestOutcome:
+            async with _deadline():
+                return await run_tests(await sandbox.shared(), code, tests, entry=entry or "f", limits=LIMITS)
+
+        if is_pure(code):
+            key = (code, content_hash([entry, hidden]))
+            result = await shared_memo().find(key, run, keep=lambda found: not _hit_limit(found))
+        else:
+            result = await run()
         self.hidden_passed, self.isolation = result.passed, result.isolation
         for label in result.labels:
             self.label(label)
 
-    async def _run(self, source: str, stdin: bytes = b"") -> ExecResult:
-        """Run `source` in the episode's box, which is opened now."""
-        async with _deadline():
-            if self._box is None:
-                shared = await sandbox.shared()
-                self.isolation = shared.isolation
-                self._box = await shared.open(limits=LIMITS)
-            result = await self._box.run(source, stdin=stdin)
+    async def _run(self, code: str, source: str, stdin: bytes = b"") -> ExecResult:
+        """Run `source`, made of `code`, in the episode's session, or remember what came out of it in another one.
+
+        Only pure expressions are remembered, and only while nothing else ran that might have changed what they mean.
+        """
+        self._session_is_fresh = self._session_is_fresh and is_pure(code)
+        run = functools.partial(self._run_in_box, source, stdin)
+        if self._session_is_fresh:
+            result = await shared_memo().find(source, run, keep=lambda found: not found.limits_hit)
+        else:
+            result = await run()
+        self.isolation = result.isolation
         self.limits_hit += bool(result.limits_hit)
         return result
+
+    async def _run_in_box(self, source: str, stdin: bytes) -> ExecResult:
+        async with _deadline():
+            if self._box is None:
+                self._box = await (await sandbox.shared()).open(limits=LIMITS)
+            return await self._box.run(source, stdin=stdin)
 
     @reward(weight=1.0)
     def success(self) -> float:
@@ -225,3 +250,7 @@ async def _deadline() -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise InfrastructureError(f"the sandbox did not answer within {SANDBOX_TIMEOUT_S:g} s") from error
+
+
+def _hit_limit(found: TestOutcome) -> bool:
+    return any(label.startswith("limit:") for label in found.labels)

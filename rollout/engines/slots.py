@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from rollout.engine import Completion, Finish, Sampling
 
-HEAD = 16  # prompts that share this many tokens may share their cache
+BLOCK = 16  # tokens; a shared beginning is found in steps of this many
+WORTH_WAITING = 32  # tokens that are in the cache a pass later, for which a request waits that pass
 MAX_PASS_TOKENS = 4096  # of prefill in one forward pass; longer prompts are fed over several
 PATIENCE = 3  # passes that a request may wait for others to be prefilled with
 
@@ -28,6 +29,7 @@ class Request:
     fed: int = 0
     mixed: bool = False  # the cache holds entries of more than one weight version
     waited: int = 0
+    chain: list[int] = field(default_factory=list)  # of the prompt, see `_chain`
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
@@ -44,7 +46,7 @@ class Slot:
     session: str = ""
     busy: bool = False
     used: int = 0  # when it was last in use, in admissions
-    keys: list[tuple[int, ...]] = field(default_factory=list)
+    chain: list[int] = field(default_factory=list)  # by which other requests find it
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class Slots:
         self._slots = [Slot(i) for i in range(count)]
         self._free = list(range(count))  # a heap: low slots first keeps those in use together
         self._sessions: dict[str, Slot] = {}
-        self._holders: dict[tuple[int, ...], Slot] = {}  # by whole prompt and by its head
+        self._holders: dict[int, Slot] = {}  # by each link of the chain of what they hold
         self._clock = 0
 
     def __len__(self) -> int:
@@ -109,7 +111,7 @@ class Slots:
         """Nothing cached may serve another prompt; requests that have drawn tokens go on from what they have."""
         self._holders.clear()
         for slot in self._slots:
-            slot.tokens, slot.keys = [], []
+            slot.tokens, slot.chain = [], []
         for request in self.active:
             if len(request.tokens) > request.prompt_length:
                 request.mixed = True
@@ -169,9 +171,8 @@ class Slots:
             request.fed = len(request.tokens)
             slot = request.slot
             if slot is not None and request.fed == request.prompt_length:
-                slot.tokens = list(request.tokens)
-                slot.keys = [tuple(slot.tokens), tuple(slot.tokens[:HEAD])]
-                self._holders.update(dict.fromkeys(slot.keys, slot))
+                slot.tokens, slot.chain = list(request.tokens), request.chain
+                self._holders.update(dict.fromkeys(slot.chain, slot))
 
     def release(self, request: Request, *, keep: bool) -> None:
         """`request` is over. With `keep`, its session keeps the slot and what is in it."""
@@ -198,22 +199,38 @@ class Slots:
         return len(self.waiting) * 8 >= decoding or self.waiting[0].waited > PATIENCE
 
     def _admit(self, plan: Plan) -> list[Request]:
-        """Give slots to waiting requests: first to those whose session has one, then in order of arrival."""
+        """Give slots to waiting requests: first to those whose session has one, then in order of arrival.
+
+        One that shares a long beginning with another that is admitted now waits a pass, and copies it then.
+        """
         admitted: list[Request] = []
-        left: deque[Request] = deque()
+        starting: dict[int, tuple[int, ...]] = {}  # links of the prompts that are fed now, and the prompts
         self.waiting = deque(r for r in self.waiting if not r.future.done())
         for own in (True, False):
-            left.clear()
+            left: deque[Request] = deque()
             for request in self.waiting:
-                slot = self._own_slot(request) if own else self._any_slot()
+                request.chain = request.chain or _chain(request.tokens)
+                waits = self._is_worth_waiting(request, starting)
+                slot = None if waits else self._own_slot(request) if own else self._any_slot()
                 if slot is None:
+                    request.waited = PATIENCE if waits else request.waited
                     left.append(request)
-                else:
-                    self._seat(request, slot, plan)
-                    admitted.append(request)
-            self.waiting = deque(left)
+                    continue
+                self._seat(request, slot, plan)
+                admitted.append(request)
+                if request.fed + 1 < len(request.tokens):
+                    starting.update(dict.fromkeys(request.chain, tuple(request.tokens)))
+            self.waiting = left
         self.active += admitted
         return admitted
+
+    def _is_worth_waiting(self, request: Request, starting: dict[int, tuple[int, ...]]) -> bool:
+        shared = next((i for i in range(len(request.chain), 0, -1) if request.chain[i - 1] in starting), 0)
+        if shared == 0 or starting[request.chain[shared - 1]] == tuple(request.tokens):
+            return False  # equal prompts are fed once anyway
+        own, holder = self._sessions.get(request.session), self._holder(request)
+        held = max(_common(slot.tokens, request.tokens) for slot in (own, holder) if slot) if own or holder else 0
+        return shared * BLOCK >= held + WORTH_WAITING
 
     def _own_slot(self, request: Request) -> Slot | None:
         slot = self._sessions.get(request.session)
@@ -236,25 +253,34 @@ class Slots:
         holder = self._holder(request)
         if holder is not None and holder is not slot:
             elsewhere = min(_common(holder.tokens, request.tokens), most)
-            if elsewhere >= held + HEAD:
+            if elsewhere >= held + BLOCK:
                 plan.before.append(Copy(holder.index, [slot.index], elsewhere))
                 held = elsewhere
         self._clock += 1
-        for key in slot.keys:
-            if self._holders.get(key) is slot:
-                del self._holders[key]
-        slot.tokens, slot.keys, slot.busy, slot.used = request.tokens[:held], [], True, self._clock
-        if self._sessions.get(request.session) in (None, slot):
+        for link in slot.chain:
+            if self._holders.get(link) is slot:
+                del self._holders[link]
+        slot.tokens, slot.chain, slot.busy, slot.used = request.tokens[:held], [], True, self._clock
+        if request.session and self._sessions.get(request.session) in (None, slot):
             slot.session = request.session
             self._sessions[request.session] = slot
         else:
-            slot.session = ""  # a second call of a session that is busy
+            slot.session = ""  # nameless, or a second call of a session that is busy
         request.slot, request.fed = slot, held
         self.reused_tokens += held
 
     def _holder(self, request: Request) -> Slot | None:
-        whole, head = tuple(request.tokens), tuple(request.tokens[:HEAD])
-        return self._holders.get(whole) or self._holders.get(head)
+        """A slot that holds the longest beginning of the prompt that is known."""
+        return next((self._holders[link] for link in reversed(request.chain) if link in self._holders), None)
+
+
+def _chain(tokens: list[int]) -> list[int]:
+    """A hash for each whole block, of it and all before it. Whoever finds the same compares the tokens too."""
+    chain, link = [], 0
+    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        link = hash((link, *tokens[start : start + BLOCK]))
+        chain.append(link)
+    return chain
 
 
 def _common(held: list[int], prompt: list[int]) -> int:

@@ -30,10 +30,10 @@ async def mean_reward(policy: str, episodes: int, text: str = "doc_search") -> f
 
 
 async def test_the_expert_earns_everything_and_the_demonstrator_leaves_a_gap() -> None:
-    assert await mean_reward("expert", 60) == 1.0
-    assert await mean_reward("expert", 30, "doc_search?level=2&documents=40") == 1.0
-    assert await mean_reward("expert", 60, "doc_search?level=3-4&documents=30") > 0.97
-    assert await mean_reward("expert", 40, "doc_search?unanswerable=1") == 0.5
+    assert await mean_reward("expert", 40) == 1.0
+    assert await mean_reward("expert", 16, "doc_search?level=2&documents=40") == 1.0
+    assert await mean_reward("expert", 40, "doc_search?level=3-4&documents=30") > 0.97
+    assert await mean_reward("expert", 20, "doc_search?unanswerable=1") == 0.5
     assert 0.4 < await mean_reward("demonstrate", 150) < 0.65
     assert await mean_reward("demonstrate", 100, "doc_search?level=2") < 0.3
 

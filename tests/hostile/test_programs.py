@@ -5,49 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from tests.hostile.play import LIMITS, Verdict, load_attacks, play_all
-from tests.sandbox.engine import cannot, docker_host  # noqa: F401
+from tests.sandbox.as_user import run_as_user
+from tests.sandbox.engine import docker_host  # noqa: F401
 
-ROOT = Path(__file__).resolve().parents[2]
-NOBODY = 65534
 ATTACKS = [attack.name for attack in load_attacks()]
 
 
-def _python_for_everybody() -> str:
-    """A Python that an unprivileged user may run; the one that runs this may be in somebody's home."""
-    for python in (os.path.realpath(sys.executable), "/usr/bin/python3", "/usr/local/bin/python3"):
-        if os.path.exists(python):
-            check = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-            try:
-                ran = subprocess.run(check, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", check=False)
-                if ran.returncode == 0:
-                    return python
-            except OSError:
-                continue
-    cannot("no Python of 3.11 or later that an unprivileged user may run")
-    raise AssertionError
-
-
 def _play_as_user() -> dict[str, Verdict]:
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("sandbox", "rewards", "tests/hostile"):
-            shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
-        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
-        played = subprocess.run(
-            [_python_for_everybody(), "-B", "-m", "tests.hostile.play"],
-            user=NOBODY, group=NOBODY, extra_groups=[], cwd=folder, env={"PATH": os.environ["PATH"]},
-            capture_output=True, text=True, timeout=110, check=False,
-        )  # fmt: skip
-    assert played.returncode == 0, played.stderr[-2000:]
-    verdicts = json.loads(played.stdout.splitlines()[-1])
+    verdicts = json.loads(run_as_user("-m", "tests.hostile.play").splitlines()[-1])
     return {name: Verdict(**{**fields, "labels": tuple(fields["labels"])}) for name, fields in verdicts.items()}
 
 

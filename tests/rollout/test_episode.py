@@ -75,7 +75,15 @@ async def test_an_episode_from_begin_to_score():
         assert (each.status, each.turns, each.retries, each.error) == (Status.TERMINATED, 3, 0, "")
         rolls = [int(m.tool_calls[0].arguments["n"]) for m in each.messages if m.role == "assistant"]
         assert each.reward == each.components["mean"] == pytest.approx(sum(rolls) / 3 / 255)
-        assert [m.role for m in each.messages] == ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool"]
+        assert [m.role for m in each.messages] == [
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+            "tool",
+            "assistant",
+            "tool",
+        ]
         assert each.messages[-1].content == "done", "what the last tool said is part of the transcript"
         assert each.kind == "dice"
         assert each.counts == {"ok": 3}

@@ -60,7 +60,12 @@ def test_a_thousand_short_activities_a_second_make_few_bars(clock):
 
 def test_an_activity_that_raises_ends_its_bar(clock):
     line = timeline.Timeline()
-    with pytest.raises(KeyError), line.busy("tool"):
-        clock[0] = 101.0
-        raise KeyError
+
+    def fail() -> None:
+        with line.busy("tool"):
+            clock[0] = 101.0
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert line.drain() == [Span("tool", 100.0, 101.0)]

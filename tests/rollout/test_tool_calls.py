@@ -124,7 +124,7 @@ calls = st.builds(
 
 
 @given(st.sampled_from(FORMATS), st.lists(calls, min_size=1, max_size=3), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_what_is_written_is_read_again(format, written, know_tools):
     tools = (OFFER,) if know_tools else ()
     read = parse(format, render(format, written, tools), tools)
@@ -165,7 +165,7 @@ FRAGMENTS += [
 
 
 @given(st.sampled_from(FORMATS), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=20).map("".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_no_text_raises_and_every_call_fits_the_wire(format, text):
     for call in parse(format, text, (OFFER,)):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(call), type=ToolCall) == call

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from envs import Message
 from rollout.engine import EngineError
 from rollout.episode import Stage
 from rollout.link import LinkError, LinkServer
@@ -101,7 +102,9 @@ async def test_weights_change_in_the_middle_of_episodes(run):
 
 async def test_only_the_newest_of_many_weights_is_loaded(run):
     class Slow(FakeEngine):
-        loads: list[int] = []
+        def __init__(self):
+            super().__init__()
+            self.loads = []
 
         async def load(self, path, version):
             self.loads.append(version)
@@ -194,10 +197,14 @@ async def test_stop_ends_what_is_in_play(run):
 async def test_an_unknown_environment_is_refused(run):
     working = asyncio.create_task(run.work(FakeEngine()))
     run.server.grant(make_ticket(0, env="nope-v0"))
-    with pytest.raises(LinkError, match="cannot play 'nope-v0': UnknownEnvironment"):
-        for _ in range(1000):
+
+    async def check_until_it_raises():
+        while True:
             run.server.check()
             await asyncio.sleep(0.01)
+
+    with pytest.raises(LinkError, match="cannot play 'nope-v0': UnknownEnvironment"):
+        await asyncio.wait_for(check_until_it_raises(), WAIT_S)
     run.server.stop("")
     await working
 
@@ -276,13 +283,10 @@ def config(**changes) -> WorkerConfig:
     return WorkerConfig(**{"model": "", "engine": "tests.fakes:FakeEngine", "sandbox": ""} | changes)
 
 
-def test_a_worker_process_plays_and_ends_with_the_run(start, tmp_path):
-    from tests.rollout import tiny_models
-
-    tiny_models.tokenizer().save_pretrained(tmp_path / "model")
-    run = start(config(model=str(tmp_path / "model")))
+def test_a_worker_process_plays_and_ends_with_the_run(start):
+    run = start(config())
     run.server.grant(make_ticket(0, group_size=3))
-    run.start("--parent", str(os.getpid()), module="rollout.worker")
+    run.start("--parent", str(os.getpid()))
     group = run.groups.get(timeout=60)
     assert len(group.episodes) == 3
     run.server.stop("done")
@@ -306,14 +310,13 @@ def test_sigterm_ends_a_worker_in_order(start):
     [
         ({"engine": "warp"}, "engine 'warp' cannot be used"),
         ({"engine": "tests.fakes:NoEngine"}, "no attribute 'NoEngine'"),
-        ({"engine_options": {"pace": 1}, "engine": "asyncio:Lock"}, "TypeError"),
         ({"sandbox": "vacuum"}, "vacuum"),
         (b'{"model": "x", "sluts": 3}', "unknown field `sluts`"),
     ],
 )
 def test_a_worker_that_cannot_start_says_why(start, changes, said):
     run = start(changes if isinstance(changes, bytes) else config(**changes))
-    run.start()
+    run.start(module="rollout.worker")
     status, stderr = run.end()
     assert status == CANNOT_START
     assert stderr.startswith("worker w0: cannot start: ")
@@ -328,6 +331,24 @@ def test_a_worker_without_a_trainer_says_so(start):
     status, stderr = run.end()
     assert status == TRAINER_GONE
     assert "no trainer answered" in stderr
+
+
+def test_conversations_are_with_the_configured_model(tmp_path):
+    from tests.rollout import tiny_models
+
+    tokenizer = tiny_models.tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    chat = config(model=str(tmp_path)).make_new_chat()(())
+    chat.add(Message("user", "hello world"))
+    assert "hello world" in tokenizer.decode(chat.prompt())
+
+
+def test_an_engine_is_made_as_configured():
+    engine = config(engine_options={"pace_s": 3.5}).find_engine()()
+    assert isinstance(engine, FakeEngine)
+    assert engine.pace_s == 3.5
+    with pytest.raises(TypeError):
+        config(engine="asyncio:Lock").find_engine()()
 
 
 def test_a_model_without_a_chat_template_cannot_be_used():

@@ -61,6 +61,8 @@ def test_bad_files_name_the_key(tmp_path, text, message):
         (["--group-size", "1", "--advantage", "mean_std"], "--group-size 1.*mean_std"),
         (["--top-p", "0.9"], "--top-p.*recomputes"),
         (["--top-k", "40"], "--top-k.*recomputes"),
+        (["--min-p", "0.1"], "--min-p.*recomputes"),
+        (["--repetition-penalty", "1.1"], "--repetition-penalty.*recomputes"),
         (["--temperature", "0"], "--temperature 0.0.*greedy"),
         (["--steps", "0"], "--steps must be above 0"),
         (["--max-lag", "-1"], "--max-lag must not be negative"),

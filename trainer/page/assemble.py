@@ -101,9 +101,20 @@ def note(shown: int, total: int, asked: int, without_texts: str) -> str:
 
 
 def embed(value: Any) -> str:
-    """JSON that is safe inside a script element, whatever text it holds."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    """JSON that is safe inside a script element, whatever text it holds. Numbers that JSON lacks (NaN) become null."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda match: UNSAFE[match[0]], text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def fill(template: str, **parts: str) -> str:

@@ -40,7 +40,8 @@ def training(records: Iterable[Record]) -> list[Record]:
 
 
 def columns(records: Sequence[Record], points: int = POINTS) -> dict[str, list[float | None]]:
-    """Every figure that any record has, as a list as long as the others, None where a record lacks it.
+    """Every figure that any record has, as a list as long as the others, None where a record lacks it or it is not
+    a finite number.
 
     More than `points` records are thinned: each run of neighbours becomes one, which has the largest of the figures
     that end in "max", the least of those that end in "min", the last of the counters, and the mean of the others.
@@ -48,7 +49,10 @@ def columns(records: Sequence[Record], points: int = POINTS) -> dict[str, list[f
     size = max(1, math.ceil(len(records) / points))
     buckets = [records[i : i + size] for i in range(0, len(records), size)]
     names = sorted({name for r in records for name in r})
-    return {name: [_one(name, [r[name] for r in bucket if name in r]) for bucket in buckets] for name in names}
+    return {
+        name: [_one(name, [r[name] for r in bucket if math.isfinite(r.get(name, math.nan))]) for bucket in buckets]
+        for name in names
+    }
 
 
 def _one(name: str, values: list[float]) -> float | None:

@@ -88,7 +88,9 @@ function makeFilters() {
     ),
   );
   for (const [name, value] of Object.entries(JSON.parse(recall("filters", "{}")))) {
-    if (byId("filters").elements[name]) byId("filters").elements[name].value = value;
+    const field = byId("filters").elements[name];
+    if (field?.options && ![...field.options].some((option) => option.value === value)) continue;
+    if (field) field.value = value;
   }
 }
 

@@ -63,9 +63,11 @@ class Timeline:
 def read_events(folder: Path) -> tuple[list[Event], int]:
     """Every whole line of events.jsonl, and how many are not (a crash tears one)."""
     path = folder / "events.jsonl"
+    if not path.exists():
+        return [], 0
     decoder = msgspec.json.Decoder(Event)
     events, damaged = [], 0
-    with path.open("rb") if path.exists() else _nothing() as lines:
+    with path.open("rb") as lines:
         for line in lines:
             try:
                 event = decoder.decode(line)
@@ -75,12 +77,6 @@ def read_events(folder: Path) -> tuple[list[Event], int]:
             if event.end > event.start:
                 events.append(event)
     return events, damaged
-
-
-def _nothing() -> Any:
-    import io
-
-    return io.BytesIO()
 
 
 def build(events: Sequence[Event], damaged: int = 0, max_bars: int = MAX_BARS) -> Timeline:

@@ -1,0 +1,98 @@
+"""Outcomes of pure expressions, run once and remembered.
+
+The episodes of a group, and a policy that has settled, send the same programs over and over; a sandbox's child costs
+more than everything else in such an episode. An expression of `x`, numbers, text and a few built-in functions can
+neither depend on the session nor change it, so its outcome for the same input is the same every time.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
+
+from sandbox.protocol import SandboxError
+
+MAX_REMEMBERED = 20_000
+MAX_CODE_CHARS = 500
+_NAMES = (
+    "abs all any bool divmod enumerate filter float int len list map max min pow range reversed round sorted str sum "
+    "tuple zip"
+)
+BUILTINS = frozenset(_NAMES.split())
+_NODES = (
+    ast.Expression, ast.Name, ast.Load, ast.Store, ast.Constant, ast.Call, ast.keyword, ast.BinOp, ast.UnaryOp,
+    ast.BoolOp, ast.Compare, ast.IfExp, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Subscript, ast.Slice,
+    ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp, ast.comprehension, ast.Starred,
+)  # fmt: skip
+
+
+def is_pure(code: str) -> bool:
+    """Whether `code` is an expression of `x`, constants and `BUILTINS`: no attribute, assignment or other name."""
+    if len(code) > MAX_CODE_CHARS:
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(code.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return all(isinstance(node, _NODES) for node in nodes) and used <= BUILTINS | bound | {"x"}
+
+
+class Memo:
+    """The newest `MAX_REMEMBERED` outcomes. Those who ask for one that is being found wait for it."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self._known: OrderedDict[Hashable, Any] = OrderedDict()
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+
+    def get(self, key: Hashable) -> Any:
+        """The outcome, or None."""
+        if key not in self._known:
+            return None
+        self.hits += 1
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    async def find(self, key: Hashable, run: Callable[[], Awaitable[Any]], keep: Callable[[Any], bool]) -> Any:
+        """The outcome of `run`, which runs once for all who ask meanwhile, and for later ones if it is to `keep`.
+
+        Who is cancelled meanwhile leaves it running for the others. They try for themselves where it fails, for its
+        failure may be that of the one episode that it ran in. Raises what `run` raises.
+        """
+        known = self.get(key)
+        if known is not None:
+            return known
+        while (task := self._running.get(key)) is not None:
+            try:
+                outcome = await asyncio.shield(task)
+                self.hits += 1
+                return outcome
+            except SandboxError:
+                continue
+        task = self._running[key] = asyncio.ensure_future(self._run(key, run, keep))
+        return await asyncio.shield(task)
+
+    async def _run(self, key: Hashable, run: Callable[[], Awaitable[Any]], keep: Callable[[Any], bool]) -> Any:
+        try:
+            outcome = await run()
+        finally:
+            del self._running[key]
+        if keep(outcome):
+            self._known[key] = outcome
+            if len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        return outcome
+
+
+_memos: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Memo] = weakref.WeakKeyDictionary()
+
+
+def shared_memo() -> Memo:
+    """The running event loop's memo."""
+    return _memos.setdefault(asyncio.get_running_loop(), Memo())

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import envs
+import sandbox
+from envs import call
+from envs.code_exec.env import CodeExec
+from envs.code_exec.memo import Memo, is_pure, shared_memo
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sum([v*2 for v in x if v%2==0])",
+        " max(x)\n",
+        "x[::-1]",
+        "[(a, b) for a, b in zip(x, x[1:])]",
+        "list(map(abs, x))",
+        "sorted(x, reverse=True)[0] if x else None",
+        "[*x, -1]",
+        "1/0",
+        "len('ab')",
+    ],
+)
+def test_pure_expressions(code: str) -> None:
+    assert is_pure(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "", "sum(x", "y", "nonlocal", "x.sort()", "x.__class__", "(y := 1)", "__import__('os')", "open('a')", "input()",
+        "id(x)", "hash('a')", "eval('1')", "[].append(x)", "lambda: x", "f'{x}'", "x = 1", "{1, 2}", "globals()",
+        "print(x)",
+        "[sum for sum in x][0].real", "await x", "(yield)", "x" + "+1" * 400, "exec('sum = max')",
+    ],
+)  # fmt: skip
+def test_everything_else_may_depend_on_the_session_or_change_it(code: str) -> None:
+    assert not is_pure(code)
+
+
+async def test_those_who_ask_together_share_one_run() -> None:
+    memo, runs = Memo(), 0
+
+    async def run() -> str:
+        nonlocal runs
+        runs += 1
+        await asyncio.sleep(0.01)
+        return "done"
+
+    waiting = [asyncio.create_task(memo.find("key", run, lambda found: True)) for _ in range(5)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    assert await asyncio.gather(*waiting[1:]) == ["done"] * 4
+    assert await memo.find("key", run, lambda found: True) == "done"
+    assert (runs, memo.hits) == (1, 5)
+
+
+async def test_a_failure_of_one_episode_is_not_that_of_those_who_wait() -> None:
+    memo, runs = Memo(), []
+
+    async def run(number: int) -> str:
+        runs.append(number)
+        await asyncio.sleep(0.01)
+        if number == 0:
+            raise sandbox.SandboxError("its box was closed")
+        return "done"
+
+    def found(number: int) -> asyncio.Task[str]:
+        return asyncio.create_task(memo.find("key", lambda: run(number), lambda found: True))
+
+    first, *others = await asyncio.gather(*map(found, range(4)), return_exceptions=True)
+    assert isinstance(first, sandbox.SandboxError)
+    assert others == ["done"] * 3
+    assert runs == [0, 1]
+
+
+async def test_failures_and_unkept_outcomes_are_not_remembered() -> None:
+    memo, runs = Memo(), 0
+
+    async def fail() -> str:
+        nonlocal runs
+        runs += 1
+        raise sandbox.SandboxError("gone")
+
+    async def give() -> str:
+        return "slow"
+
+    for _ in range(2):
+        with pytest.raises(sandbox.SandboxError):
+            await memo.find("key", fail, lambda found: True)
+    assert runs == 2
+    assert await memo.find("key", give, lambda found: False) == "slow"
+    assert memo.get("key") is None
+
+
+async def episode(codes: list[str]) -> tuple[CodeExec, list[str], float]:
+    env = envs.make("code_exec?max_turns=9")
+    assert isinstance(env, CodeExec)
+    await env.begin("train", 4)
+    said = []
+    for code in codes:
+        (reply,) = await env.act(call("run_code", code=code.replace("SOLUTION", env.task.payload["solution"])))
+        said.append(reply.content)
+    await env.act(call("submit"))
+    score = await env.score()
+    await env.aclose()
+    return env, said, score.reward
+
+
+async def test_what_is_remembered_equals_what_was_run() -> None:
+    first = await episode(["1/0", "x[99]", "SOLUTION"])
+    hits = shared_memo().hits
+    second = await episode(["1/0", "x[99]", "SOLUTION"])
+    assert shared_memo().hits == hits + 4
+    assert second[0]._box is None
+    assert (
+        (second[1], second[2])
+        == (first[1], first[2])
+        == (["fail: ZeroDivisionError", "fail: IndexError", "pass"], first[2])
+    )
+    assert second[0].isolation == first[0].isolation != ""
+    await sandbox.close_shared()
+
+
+async def test_a_session_that_was_changed_is_asked_itself() -> None:
+    _, said, _ = await episode(["sum([1])", "sum = max", "sum([1, 2])"])
+    known = shared_memo().hits
+    _, changed, _ = await episode(["all = lambda v: SOLUTION", "all(x)"])
+    assert said[1:] == ["no output", "fail: wrong"]
+    assert changed[1] == "pass"
+    assert shared_memo().hits == known
+    await sandbox.close_shared()
