@@ -166,12 +166,18 @@ class LocalSandbox:
 
     async def take(self, limits: Limits) -> _Place:
         """A child that nobody has used. Raises `SandboxError`."""
-        zygote = await self._live_zygote()
-        if limits.tmp_bytes == self.limits.tmp_bytes and self._spares:
-            task = self._spares.popleft()
-            self._order_spare()
-            return await task
-        return await self._arm(zygote, limits.tmp_bytes)
+        for attempt in range(_ATTEMPTS):
+            zygote = await self._live_zygote()
+            try:
+                if limits.tmp_bytes != self.limits.tmp_bytes or not self._spares:
+                    return await self._arm(zygote, limits.tmp_bytes)
+                task = self._spares.popleft()
+                self._order_spare()
+                return await task
+            except SandboxError:  # with its zygote, perhaps: a new one is started then
+                if self._closed or attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
 
     def release(self, place: _Place) -> None:
         """Let go of a child: it ends, and its group is free once it has."""

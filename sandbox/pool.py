@@ -8,6 +8,8 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from sandbox.protocol import SandboxError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable
 
@@ -22,8 +24,14 @@ def _owner() -> Hashable:
         return id(asyncio.current_task())
 
 
+WAIT_S = 600.0
+
+
 class FairGate:
-    """`slots` holders at a time. Waiting owners take turns, however many requests each has queued."""
+    """`slots` holders at a time. Waiting owners take turns, however many requests each has queued.
+
+    A wait of more than `WAIT_S` raises `SandboxError`: every holder has a deadline of its own, so something is wrong.
+    """
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
@@ -48,17 +56,24 @@ class FairGate:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(future)
         try:
-            await future
+            async with asyncio.timeout(WAIT_S):
+                await future
+        except TimeoutError:
+            self._withdraw(owner, future)
+            raise SandboxError(f"no slot became free within {WAIT_S:.0f} s") from None
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._leave()  # the slot was already ours
-            else:
-                queue = self._waiting.get(owner, deque())
-                if future in queue:
-                    queue.remove(future)
-                if not queue:
-                    self._waiting.pop(owner, None)
+            self._withdraw(owner, future)
             raise
+
+    def _withdraw(self, owner: Hashable, future: asyncio.Future[None]) -> None:
+        if future.done() and not future.cancelled():
+            self._leave()  # the slot was already ours
+            return
+        queue = self._waiting.get(owner, deque())
+        if future in queue:
+            queue.remove(future)
+        if not queue:
+            self._waiting.pop(owner, None)
 
     def _leave(self) -> None:
         while self._waiting:

@@ -28,6 +28,7 @@ MAIN = "/tmp/main.py"
 _SPARE_BYTES = 192 << 20  # address space that an interpreter with threads reserves but does not use
 _OPEN_FILES = 256
 _SHARED_PROCESSES = 4096
+_CALLS_OF_A_BOX = 50  # whose CPU time each process of a box may use in all
 
 
 def apply_limits(call: frames.Call, *, counts_apart: bool = True) -> None:
@@ -45,9 +46,9 @@ def apply_limits(call: frames.Call, *, counts_apart: bool = True) -> None:
     bound(resource.RLIMIT_NPROC, call.pids if counts_apart else _SHARED_PROCESSES)
     bound(resource.RLIMIT_FSIZE, call.file_bytes)
     bound(resource.RLIMIT_AS, call.memory_bytes + _SPARE_BYTES)
-    if call.once:  # a box is long-lived: the host watches its clock, call by call
-        seconds = int(call.cpu_s) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    # the host watches the clock, call by call; this is for what it does not see, such as a box's own children
+    seconds = int(call.cpu_s * (1 if call.once else _CALLS_OF_A_BOX)) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 
 
 def _attach(fds: list[int]) -> bytes:

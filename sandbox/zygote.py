@@ -22,6 +22,7 @@ START_S = 20.0
 ARM_S = 10.0
 _CREDENTIALS = struct.Struct("3i")
 _RECEIVE_BUFFER = 4096
+_MAX_NOISE = 32
 _BOOT = "import sys; sys.path.insert(0, {path!r}); from sandbox import launcher; launcher.main()"
 
 
@@ -37,6 +38,7 @@ class Child:
         self.armed: asyncio.Future[None] = loop.create_future()
         self.exited: asyncio.Future[frames.Report] = loop.create_future()
         self.on_done: asyncio.Future[frames.Done] | None = None
+        self._noise = 0
 
     def close(self) -> None:
         """Let go of the socket, which ends a child that waits for a call."""
@@ -67,6 +69,10 @@ class Child:
             self.armed.set_result(None)
         elif done.kind == frames.FINISHED and self.on_done is not None and not self.on_done.done():
             self.on_done.set_result(done)
+        else:
+            self._noise += 1
+            if self._noise > _MAX_NOISE:  # it talks without being asked: listen no more
+                asyncio.get_running_loop().remove_reader(self.channel.fileno())
 
 
 class ZygoteProcess:

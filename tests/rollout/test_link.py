@@ -214,6 +214,26 @@ async def test_rubbish_from_the_trainer_ends_the_worker(address):
         await client.aclose()
 
 
+async def test_a_worker_goes_on_beating_for_a_trainer_that_may_come_back(address, monkeypatch):
+    monkeypatch.setattr(link_client, "BEAT_S", 0.05)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        router.bind(address)
+        client = LinkClient(address, "w", 1, observe=lambda: wire.Beat(counters={"seen": 1.0}))
+        connecting = asyncio.create_task(client.connect(WAIT_S))
+        identity, _ = await asyncio.to_thread(router.recv_multipart)
+        router.send_multipart([identity, wire.encode(wire.Welcome(b"{}", None))])
+        await connecting
+        await asyncio.sleep(0.6)
+        beats = []
+        while router.poll(0):
+            beats.append(wire.decode_to_trainer(router.recv_multipart()[1]))
+        await client.aclose()
+    assert beats[0] == wire.Beat(counters={"seen": 1.0})
+    assert beats[-1] == wire.Beat(), "nothing of worth goes to a trainer that may be gone"
+    assert len(beats) >= 6, "it is silent after three beats without an answer"
+
+
 async def test_another_configuration_after_a_restart_ends_the_worker(serve, join, address, monkeypatch):
     monkeypatch.setattr(link_client, "BEAT_S", 0.05)
     serve().close()

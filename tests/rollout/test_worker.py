@@ -75,7 +75,12 @@ async def test_tickets_in_groups_out(run):
 
 
 async def test_tickets_that_follow_weights_are_played_with_them(run):
-    working = asyncio.create_task(run.work(FakeEngine(pace_s=0.002)))
+    class LoadsSlowly(FakeEngine):
+        async def load(self, path, version):
+            await asyncio.sleep(0.05)
+            await super().load(path, version)
+
+    working = asyncio.create_task(run.work(LoadsSlowly(pace_s=0.002)))
     for version in range(1, 8):
         run.publish(version)
         run.server.grant(make_ticket(version))

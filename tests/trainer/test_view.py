@@ -103,6 +103,11 @@ class Elements(HTMLParser):
         return next(json.loads(text) for attributes, text in self.scripts if attributes.get("id") == name)
 
 
+def data_of(run, count):
+    """The page's data as its scripts read it."""
+    return json.loads(assemble.embed(assemble.gather(run, count)[0]))
+
+
 # The page as a whole
 
 
@@ -148,17 +153,17 @@ def test_numbers_that_json_lacks_do_not_stop_the_page(tmp_path):
     run = write_run(
         tmp_path / "run", [group(0, [episode(1.0, wall_s=float("nan"))])], [step(1, **{"train/loss": float("nan")})]
     )
-    data = Elements(assemble.page(run, count=10)).data("data")
+    data = data_of(run, count=10)
     assert data["curves"]["columns"]["train/loss"] == [None]
     assert data["episodes"]["lines"][0]["wall_s"] is None
 
 
 def test_says_how_many_episodes_are_shown(tmp_path):
     run = write_run(tmp_path / "run", [group(i, [episode(0.0), episode(1.0)]) for i in range(10)])
-    few = Elements(assemble.page(run, count=6)).data("data")["episodes"]
+    few = data_of(run, count=6)["episodes"]
     assert len(few["lines"]) == 6
     assert "6 of the run's 20 episodes" in few["note"]
-    assert "All 20 episodes" in Elements(assemble.page(run, count=400)).data("data")["episodes"]["note"]
+    assert "All 20 episodes" in data_of(run, count=400)["episodes"]["note"]
 
 
 def test_a_crashed_run_is_read_as_far_as_it_came(tmp_path):
@@ -167,7 +172,7 @@ def test_a_crashed_run_is_read_as_far_as_it_came(tmp_path):
         with (run / name).open("ab") as file:
             file.write(b'{"step": 2, "rew')
     before = (run / "ledger/groups.log").read_bytes()
-    data = Elements(assemble.page(run, count=10)).data("data")
+    data = data_of(run, count=10)
     assert data["curves"]["columns"]["step"] == [1]
     assert data["timeline"]["damaged"] == 1
     assert len(data["episodes"]["lines"]) == 1
@@ -225,7 +230,7 @@ def test_evaluation_scores_come_from_the_ledger(tmp_path):
     groups = [group(8 + i, [episode(float(i != 0))], purpose="eval") for i in range(4)]
     record = step(3, **{"eval/step": 2.0, "eval/demo/success": 0.75, "eval/demo/stderr": 0.25})
     run = write_run(tmp_path / "run", groups, [step(2), record])
-    (point,) = Elements(assemble.page(run, count=10)).data("data")["curves"]["evaluations"]
+    (point,) = data_of(run, count=10)["curves"]["evaluations"]
     assert (point["step"], point["elapsed_s"], point["tasks"]) == (2, 20.0, 4)
     assert (point["low"], point["high"]) == curves.interval([0.0, 1.0, 1.0, 1.0])
 
@@ -390,7 +395,7 @@ def test_texts_of_tokens_and_of_parts_of_characters(tokenizer_folder):
 
 def test_without_a_tokenizer_ids_are_shown_and_the_page_says_so(tmp_path):
     run = write_run(tmp_path / "run", [group(0, [episode(1.0)])])
-    shown = Elements(assemble.page(run, count=10)).data("data")["episodes"]
+    shown = data_of(run, count=10)["episodes"]
     assert shown["texts"] == {}
     assert "Tokens are shown as ids" in shown["note"]
 
@@ -407,7 +412,7 @@ def test_the_newest_checkpoint_s_tokenizer_is_used(tmp_path, tokenizer_folder):
     for name in ("step-9", "step-10", ".step-11.tmp"):
         (run / "checkpoints" / name).mkdir(parents=True)
     (run / "checkpoints/step-10/tokenizer.json").write_bytes((tokenizer_folder[0] / "tokenizer.json").read_bytes())
-    shown = Elements(assemble.page(run, count=10)).data("data")["episodes"]
+    shown = data_of(run, count=10)["episodes"]
     assert shown["texts"]["0"] == "!"
     assert folder.checkpoints(run)[-1].name == "step-10"
 
@@ -441,7 +446,7 @@ def test_values_that_differ_from_the_defaults_are_marked():
 def test_a_configuration_of_another_version_is_shown_as_it_is(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "config.toml").write_text('env = "demo"\nnewer = 1\n[section]\nkey = "value"\n')
-    shown = Elements(assemble.page(run, count=10)).data("data")["run"]["config"]
+    shown = data_of(run, count=10)["run"]["config"]
     assert [(part["name"], [row["key"] for row in part["rows"]]) for part in shown] == [
         ("", ["env", "newer"]),
         ("section", ["key"]),
@@ -452,7 +457,7 @@ def test_the_end_of_a_log_is_shown(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "logs").mkdir()
     (run / "logs" / "worker-0.log").write_bytes(b"a" * 20_000 + b"\xff the last words")
-    (log,) = Elements(assemble.page(run, count=10)).data("data")["run"]["logs"]
+    (log,) = data_of(run, count=10)["run"]["logs"]
     assert log["cut"]
     assert log["text"].endswith("\ufffd the last words")
     assert len(log["text"]) == folder.LOG_CHARS

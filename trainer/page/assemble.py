@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from trainer.metrics import read_metrics
 from trainer.page import curves, episodes, folder, timeline, tokens
 
-SCRIPTS = ("page.js", "charts.js", "timeline.js", "tokens.js", "episodes.js", "start.js")
+SCRIPTS = ("page.js", "groups.js", "charts.js", "timeline.js", "tokens.js", "episodes.js", "start.js")
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # what could end a script element, or begin another
 
 

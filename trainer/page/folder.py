@@ -76,7 +76,7 @@ def _ago(seconds: float) -> str:
     for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {name}"
-    return f"{max(0.0, seconds):.0f} seconds"
+    return "moments" if seconds < 2 else f"{seconds:.0f} seconds"
 
 
 def about(folder: Path, config: dict[str, Any], records: list[Record], now: float) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def _load(source: str) -> Decode:
         return functools.partial(_text, fast.id_to_token, lambda i: fast.decode([i], skip_special_tokens=False))
     from transformers import AutoTokenizer
 
-    slow: Any = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    slow: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     return functools.partial(_text, slow.convert_ids_to_tokens, lambda i: slow.decode([i], skip_special_tokens=False))
 
 
