@@ -143,7 +143,7 @@ class RunningCall:
     def _send(self, source: bytes, stdin: bytes) -> None:
         limits = self.limits
         call = frames.Call(self.once, limits.cpu_s, limits.memory_bytes, limits.pids, limits.file_bytes)
-        inputs = [memory_file(source), memory_file(stdin)]
+        inputs = [memory_file(source), memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY)]
         try:
             fds = array.array("i", [*inputs, *(stream.write_fd for stream in self.streams)])
             self.child.channel.sendmsg([call.pack()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])

@@ -84,8 +84,7 @@ class CgroupPool:
 
     def give_back(self, group: Cgroup) -> None:
         """Keep an empty group for the next child."""
-        if group.path.parent == self.root and group.path.exists():
-            group.count_kills()
+        if group.path.parent == self.root:
             self.free.append(group)
 
     def close(self) -> bool:

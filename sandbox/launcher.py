@@ -96,12 +96,14 @@ def _inside(channel_fd: int, root: rootfs.Root, mapped_fd: int) -> None:
     linux.die_with_parent()
     if os.read(mapped_fd, 1) != b"m":
         raise OSError("the uid map was not written")
+    pid_namespace_fd = os.open("/proc/self/ns/pid", os.O_RDONLY)
     _build_root(root)
     linux.set_hostname("sandbox")
     linux.keep_capabilities(linux.CAP_SYS_ADMIN)
-    os.set_inheritable(channel_fd, True)
+    for fd in (channel_fd, pid_namespace_fd):
+        os.set_inheritable(fd, True)
     code = f"import sys; sys.path.insert(0, {rootfs.HARNESS!r}); from sandbox import agent; agent.run()"
-    enclosure = json.dumps({"isolation": "namespaces"})
+    enclosure = json.dumps({"isolation": "namespaces", "pid_namespace_fd": pid_namespace_fd})
     arguments = [str(channel_fd), seccomp.filter_program().hex(), enclosure]
     os.execve(rootfs.PYTHON, [rootfs.PYTHON, "-s", "-B", "-P", "-c", code, *arguments], agent.ENVIRONMENT)
 

@@ -78,12 +78,13 @@ def unshare(flags: int) -> None:
 
 
 def clone(flags: int) -> int:
-    """Fork into new namespaces: the pid, or 0 in the child. Neither libc nor the interpreter knows of this fork.
-
-    A caller with threads, or whose child lives on under another pid of its own namespace, must exec in the child.
-    """
+    """Fork into new namespaces: the pid, or 0 in the child, which should exec soon (libc does not know of the fork)."""
     number = _CALLS[platform.machine()]["clone"]
     return syscall("clone", number, ctypes.c_long(flags | signal.SIGCHLD), *(ctypes.c_long(0) for _ in range(4)))
+
+
+def setns(fd: int, flags: int) -> None:
+    _check(_libc.setns(fd, flags), "setns")
 
 
 def set_hostname(name: str) -> None:
