@@ -4,7 +4,7 @@ It shares its process with the program, so the program can make it say anything.
 values, so all that can be forged is an output, which is compared outside like any other.
 """
 
-import base64
+import binascii
 import builtins
 import json
 import os
@@ -78,7 +78,7 @@ def run_scripts(source, inputs):
     code = compile(source, "program.py", "exec", dont_inherit=True)
     for index, text in enumerate(inputs):
         with open("/tmp/.stdin", "w+b") as stdin, open("/tmp/.stdout", "w+b") as stdout:
-            stdin.write(base64.b64decode(text))
+            stdin.write(binascii.a2b_base64(text))
             stdin.seek(0)
             pid = os.fork()
             if pid == 0:
@@ -89,7 +89,7 @@ def run_scripts(source, inputs):
         if len(output) > OUTPUT_BYTES:
             say(test=index, error="too much output")
         else:
-            say(test=index, value=base64.b64encode(output).decode())
+            say(test=index, value=binascii.b2a_base64(output, newline=False).decode())
 
 
 def main():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PRELOADED = (
-    "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "heapq",
+    "base64", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "heapq",
     "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing", "_sitebuiltins",
 )  # fmt: skip
 ENVIRONMENT = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 16
 _LEAST_CHECK_S = 0.02
 _END_S = 5.0
+_UNWATCHED_S = 0.01  # most programs end sooner, and then their output is read once, at the end
 _CORES = os.cpu_count() or 1
 
 
@@ -47,13 +48,18 @@ class _Stream:
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         self.data = bytearray()
-        self.full = self.open = False
+        self.full = self.open = self.watched = False
 
-    def watch(self) -> None:
+    def hand_over(self) -> None:
+        """The program has the write end now."""
         os.close(self.write_fd)
         self.write_fd = -1
         self.open = True
-        asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
+
+    def watch(self) -> None:
+        if self.open:
+            self.watched = True
+            asyncio.get_running_loop().add_reader(self.read_fd, self.drain)
 
     def drain(self) -> None:
         """Take what is there now; notice the end."""
@@ -63,22 +69,23 @@ class _Stream:
             except BlockingIOError:
                 return
             if not chunk:
-                self.unwatch()
+                self._end()
                 return
             room = self.bound - len(self.data)
             self.data += chunk[:room]
             if len(chunk) > room:
                 self.full = True
                 self.on_full(self.name)
-                self.unwatch()
+                self._end()
 
-    def unwatch(self) -> None:
-        if self.open:
+    def _end(self) -> None:
+        self.open = False
+        if self.watched:
             asyncio.get_running_loop().remove_reader(self.read_fd)
-            self.open = False
+            self.watched = False
 
     def close(self) -> None:
-        self.unwatch()
+        self._end()
         for fd in (self.read_fd, self.write_fd):
             if fd >= 0:
                 os.close(fd)
@@ -161,12 +168,18 @@ class RunningCall:
             self._send(source, stdin)
             started = time.monotonic()
             for stream in self.streams:
-                stream.watch()
-            await self._wait_for_end(started)
-            report = child.exited.result() if child.exited.done() else None
+                stream.hand_over()
+            watching = loop.call_later(_UNWATCHED_S, self._watch)
+            try:
+                await self._wait_for_end(started)
+            finally:
+                watching.cancel()
             wall_s = time.monotonic() - started
             for stream in self.streams:
                 stream.drain()
+            if self.hits:
+                await self._wait_for_end(started)  # too much output, seen only now, ends it too
+            report = child.exited.result() if child.exited.done() else None
             return self._outcome(report, wall_s)
         except BaseException:
             self.kill()
@@ -174,6 +187,10 @@ class RunningCall:
         finally:
             for stream in self.streams:
                 stream.close()
+
+    def _watch(self) -> None:
+        for stream in self.streams:
+            stream.watch()
 
     async def _wait_for_end(self, started: float) -> None:
         child = self.child

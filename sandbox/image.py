@@ -20,7 +20,9 @@ from pathlib import Path
 from sandbox import rootfs
 from sandbox.protocol import SandboxError
 
-_UNWANTED = re.compile(r"(^|/)(test|tests|idlelib|lib2to3|turtledemo|ensurepip|tkinter|config-[^/]*)(/|$)|\.a$")
+_UNWANTED = re.compile(
+    r"(^|/)(test|tests|idlelib|lib2to3|turtledemo|ensurepip|tkinter|config-[^/]*)(/|$)|\.a$|\.opt-[12]\.pyc$"
+)
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 BUILD_S = 120.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,9 +47,8 @@ class Run:
 
     def discard(self) -> None:
         """Remove the folder of a run that never began, so that its name is free again."""
-        if self.checkpoint is None and {p.name for p in self.folder.iterdir()} == {"config.toml"}:
-            (self.folder / "config.toml").unlink()
-            self.folder.rmdir()
+        if self.checkpoint is None and {p.name for p in self.folder.iterdir()} <= {"config.toml", "tokenizer"}:
+            shutil.rmtree(self.folder)
 
 
 def parse(args: Sequence[str]) -> Run:

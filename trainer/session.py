@@ -57,6 +57,7 @@ def prepare(run: Run) -> Prepared:
     model_path = starting_model(run)
     template = ChatTemplate.load(model_path)
     torch.manual_seed(config.seed)
+    template.tokenizer.save_pretrained(run.folder / "tokenizer")  # so that tokens can be read wherever the run goes
     device = pick_device(config.optim.device)
     reference = None
     if config.algorithm.kl_coef:  # of the policy that the run began with, also after a resume

@@ -214,7 +214,12 @@ async def test_a_box_gets_each_calls_own_input_and_output(local: Sandbox):
 
 @pytest.mark.parametrize(
     ("source", "limit"),
-    [("import time; time.sleep(20)", "wall"), ("while True: pass", "cpu"), ("x = [0] * 10**10", "memory")],
+    [
+        ("import time; time.sleep(20)", "wall"),
+        ("while True: pass", "cpu"),
+        ("x = [0] * 10**10", "memory"),
+        ("print('x' * 70_000)", "stdout"),
+    ],
 )
 async def test_a_box_that_exceeds_a_limit_starts_afresh(local: Sandbox, source: str, limit: str):
     box = await local.open(limits=Limits(wall_s=0.6 if limit == "wall" else 8.0, cpu_s=0.3))

@@ -54,8 +54,8 @@ def gather(run: Path, count: int) -> tuple[dict[str, Any], list[tuple[str, dict[
     seen = episodes.survey(run, config.get("output", {}).get("eval_tasks", 0))
     chosen = episodes.choose(seen.episodes, count)
     read = list(episodes.read(run, chosen, seen.attempts))
-    newest = folder.checkpoints(run)[-1:]
-    decode, source = tokens.load(newest[0] if newest else None, config.get("model", ""))
+    tokenizer = run / "tokenizer"
+    decode, source = tokens.load(tokenizer if tokenizer.exists() else None, config.get("model", ""))
     ids = {token for _, body in read for sequence in body["sequences"] for token in sequence["tokens"]}
     steps = curves.training(records)
     now = time.time()

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint import found
 from trainer.config import RunConfig, to_plain
 from trainer.page.curves import Record, training
 
@@ -46,12 +47,6 @@ def fingerprint(folder: Path) -> str:
     return "-".join(f"{s.st_mtime_ns:x}.{s.st_size:x}" for s in stats)
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first (as `trainer.checkpoint.found`, which cannot be imported without torch)."""
-    steps = {p.name.removeprefix("step-"): p for p in (folder / "checkpoints").glob("step-*")}
-    return [steps[step] for step in sorted((s for s in steps if s.isdecimal()), key=int)]
-
-
 def status(folder: Path, config: dict[str, Any], records: list[Record], now: float) -> dict[str, Any]:
     """`state` in a word, its `tone` ("good", "warn", "bad") and `progress` in a line."""
     step = max((int(r["step"]) for r in records), default=0)
@@ -82,7 +77,7 @@ def _ago(seconds: float) -> str:
 def about(folder: Path, config: dict[str, Any], records: list[Record], now: float) -> dict[str, Any]:
     """The page about the run: configuration, status, versions, and the ends of the workers' logs."""
     state = status(folder, config, records, now)
-    kept = checkpoints(folder)
+    kept = found(folder / "checkpoints")
     steps = training(records)
     model = _model(kept[-1]) if kept else {}
     facts = [

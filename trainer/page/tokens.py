@@ -12,16 +12,16 @@ REPLACEMENT = "\ufffd"  # what a decoder puts where a token holds a part of a ch
 Decode = Callable[[int], str]
 
 
-def load(checkpoint: Path | None, model: str) -> tuple[Decode | None, str]:
-    """(id -> text, where it comes from): the tokenizer of `checkpoint`, else of `model` (a folder or a hub id).
+def load(saved: Path | None, model: str) -> tuple[Decode | None, str]:
+    """(id -> text, where it comes from): the tokenizer in the folder `saved`, else of `model` (a folder or a hub id).
 
     Nothing is downloaded. (None, why) where there is none.
     """
-    tried = [str(checkpoint)] if checkpoint else []
+    tried = [str(saved)] if saved else []
     if model and model != "embedded":
         tried.append(model)
     if not tried:
-        return None, "token texts come with the run's first checkpoint"
+        return None, "the run saved no tokenizer"
     why = ""
     for source in tried:
         try:
