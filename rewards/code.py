@@ -20,7 +20,7 @@ from sandbox import ExecResult, Limits, Sandbox
 
 
 def _child_program() -> str:
-    """`code_child.py`, compiled here where the interpreter inside is the same: that saves half of a short run's cost."""
+    """`code_child.py`, compiled here where the interpreter inside is the same: that saves half of a short run."""
     source = Path(__file__).with_name("code_child.py").read_text()
     compiled = marshal.dumps(compile(source, "code_child.py", "exec", dont_inherit=True))
     same = f"sys.implementation.cache_tag == {sys.implementation.cache_tag!r}"

@@ -13,6 +13,7 @@ import asyncio
 import ctypes
 import importlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -249,17 +250,24 @@ async def prepare(config: WorkerConfig, stack: AsyncExitStack) -> Stage:
     return Stage(engine, new_chat, config.budget)
 
 
-def end_with(parent: int) -> None:
-    """Make this process end when `parent` does, even if its event loop hangs by then."""
+def end_with(parent: int, scratch: str | None) -> None:
+    """Make this process end when `parent` does, even if its event loop hangs by then, and clear up after it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
         time.sleep(_ORPHAN_S)
+        clear_up(parent, scratch)
         os._exit(TRAINER_GONE)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def clear_up(parent: int | None, scratch: str | None) -> None:
+    """Remove the run's folder in shared memory if its owner was killed and so could not."""
+    if parent is not None and scratch is not None and os.getppid() != parent:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 async def until_signal(options: argparse.Namespace) -> str:
@@ -280,17 +288,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--capacity", type=int, default=32, help="tickets held at once (%(default)s)")
     parser.add_argument("--keys", help="file with the keys for tcp between hosts")
     parser.add_argument("--parent", type=int, help="id of the process that this one must not outlive")
+    parser.add_argument("--scratch", help="folder of that process, removed where it was killed")
     parser.add_argument("--hello-s", type=float, default=30.0, help="wait for the trainer's first answer (%(default)s)")
     parser.add_argument("--silence-s", type=float, default=60.0, help="wait for a silent trainer (%(default)s)")
     options = parser.parse_args(arguments)
     if options.parent is not None:
-        end_with(options.parent)
+        end_with(options.parent, options.scratch)
     try:
         reason, status = asyncio.run(until_signal(options)), 0
     except CannotStart as error:
         reason, status = f"cannot start: {error}", CANNOT_START
     except (TrainerLost, OSError, ValueError) as error:
         reason, status = str(error), TRAINER_GONE
+    clear_up(options.parent, options.scratch)
     if status:
         print(f"worker {options.name}: {reason}", file=sys.stderr, flush=True)
     return status

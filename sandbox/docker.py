@@ -11,7 +11,8 @@ import time
 from typing import Any
 
 from sandbox.canary import check_canary
-from sandbox.container import Container, Engine
+from sandbox.container import Container
+from sandbox.engine import Engine
 from sandbox.pool import FairGate
 from sandbox.protocol import ExecResult, Limits, SandboxError
 

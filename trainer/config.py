@@ -102,7 +102,7 @@ class OptimConfig:
     """Largest global gradient norm; 0 is off."""
     minibatches: int = 1
     """Optimizer updates per step, each on its share of the groups."""
-    micro_tokens: int = 8192
+    micro_tokens: int = 4096
     """Tokens that go through the model at once; does not change the gradient."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the model's weights. float32 is the one that the embedded model needs."""

@@ -36,11 +36,14 @@ class _Worker:
 class Supervisor:
     """Runs `count` workers that connect to `address`; `on_death(name)` hears of each that ended.
 
+    `scratch` is this run's folder in shared memory, which a worker removes if this process is killed.
+
     A thread looks after them. What ends the run is kept and raised by `check`.
     """
 
-    def __init__(self, address: str, count: int, logs: Path, on_death: Callable[[str], None]) -> None:
+    def __init__(self, address: str, count: int, logs: Path, scratch: Path, on_death: Callable[[str], None]) -> None:
         self.address = address
+        self.scratch = scratch
         self.on_death = on_death
         self.restarts = 0
         logs.mkdir(parents=True, exist_ok=True)
@@ -99,7 +102,7 @@ class Supervisor:
 
     def _spawn(self, worker: _Worker) -> None:
         command = [sys.executable, "-m", "rollout.worker", "--connect", self.address, "--name", worker.name]
-        command += ["--parent", str(os.getpid())]
+        command += ["--parent", str(os.getpid()), "--scratch", str(self.scratch)]
         # A session of its own: Ctrl-C reaches the trainer alone, which then ends its workers in order.
         with worker.log.open("ab") as log:
             worker.process = subprocess.Popen(

@@ -140,7 +140,7 @@ def execute(prepared: Prepared, console: Console) -> None:
 
         link = LinkServer(address, worker_config(prepared), on_group)
         ending.callback(link.close)
-        supervisor = Supervisor(address, config.rollout.workers, run.folder / "logs", link.worker_gone)
+        supervisor = Supervisor(address, config.rollout.workers, run.folder / "logs", folder, link.worker_gone)
         ending.callback(supervisor.stop)
         ending.callback(link.stop, "the run is over")
 

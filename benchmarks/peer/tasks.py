@@ -30,8 +30,11 @@ def add_prompt(numbers: list[int]) -> str:
 
 
 def add_score(reply: str, numbers: list[int]) -> float:
-    """1 for the sum and nothing else, else 0."""
-    return float(reply.strip() == str(sum(numbers)))
+    """1 for the sum, less its relative error; 0 for what is no number."""
+    said = reply.strip()
+    if not said.isdecimal() or len(said) > 9:
+        return 0.0
+    return max(0.0, 1.0 - abs(int(said) - sum(numbers)) / sum(numbers))
 
 
 def add(a: int, b: int) -> str:

@@ -83,7 +83,6 @@ def assert_nothing_left(model: Path) -> None:
         left = [
             p.info for p in psutil.process_iter(["pid", "cmdline"]) if "rollout.worker" in (p.info["cmdline"] or [])
         ]
-        scratch.sweep(scratch.SHARED_MEMORY)
         folders = list(scratch.SHARED_MEMORY.glob(f"{scratch.PREFIX}*"))
         if not left and not folders:
             return

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 import sandbox
 from sandbox import Limits, Sandbox, SandboxError
-from sandbox.container import LABEL, owner_is_gone
+from sandbox.engine import LABEL, owner_is_gone
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import pytest
 
 import sandbox
 from sandbox import SandboxError
-from sandbox.container import owner, owner_is_gone
+from sandbox.engine import owner, owner_is_gone
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = """
