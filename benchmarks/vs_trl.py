@@ -35,7 +35,7 @@ from benchmarks.peer.trl_side import Job, Result
 WARM_UP = 5  # steps that are not counted
 MAX_LAG = 2
 LEARNING_RATE = 1e-6
-MAX_REPLY = {"recite": 32, "add": 96}  # tokens
+MAX_REPLY = {"recite": 32, "add": 128}  # tokens
 PEER_S = 900.0
 KEYS = {"recite": "", "add": "multi_turn_"}
 
