@@ -25,6 +25,7 @@ from envs.threads import Portal, in_thread
 from envs.tools import DEFAULT_TIMEOUT_S, Tool, collect_tools, result_text
 from envs.types import Message, Split, Status, Task, ToolCall, ToolSpec
 from rewards.compose import Component, RewardError, Score, compose
+from sandbox import pool
 from sandbox.protocol import SandboxError
 
 MAX_CALLS_PER_REPLY = 16
@@ -188,6 +189,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         """
         if self.status is not Status.RUNNING:
             raise ValueError(f"the episode is over ({self.status}): begin another one")
+        pool.episode.set(id(self))  # one party in the queue for the sandbox, whatever tasks its tools run in
         self.num_turns += 1
         replies: list[Message] = []
         for position, each in enumerate(message.tool_calls):
