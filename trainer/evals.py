@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rollout.wire import Group, Ticket
 from trainer.describe import describe, mean, score, scored
 from trainer.inbox import Inbox
+
+ROUND = 1 << 20  # more than the tasks of any evaluation: ticket ids are version * ROUND + task
 
 
 class Evaluations:
@@ -18,14 +20,22 @@ class Evaluations:
     """
 
     def __init__(
-        self, inbox: Inbox, ticket_for: Callable[[int, int], Ticket], *, every: int, tasks: int, last: int
+        self,
+        inbox: Inbox,
+        ticket_for: Callable[[int, int], Ticket],
+        *,
+        every: int,
+        tasks: int,
+        last: int,
+        recorded: Collection[int] = (),
     ) -> None:
         self.inbox = inbox
-        self.ticket_for = ticket_for  # (round, task) -> Ticket
+        self.ticket_for = ticket_for  # (id, task) -> Ticket
         self.every = every
         self.tasks = tasks
         self.last = last
-        self.results: dict[int, dict[str, float]] = {}
+        self._begun = set(recorded)  # versions; of a resumed run, those whose figures it has already
+        self._finished: list[dict[str, float]] = []
         self._groups: dict[int, list[Group]] = {}
 
     @property
@@ -34,34 +44,35 @@ class Evaluations:
 
     def after(self, version: int) -> None:
         """Start an evaluation if one is due at `version`; the last is for `wait`."""
-        if self.on and version % self.every == 0 and 0 < version < self.last:
+        if self.on and version % self.every == 0 and version < self.last:
             self._start(version)
 
     def wait(self, version: int) -> None:
-        """Evaluate `version`, if it is one to evaluate, and wait for it and for any evaluation that is still out."""
+        """Finish every evaluation that is due by `version`, also those that a killed run began and did not record."""
         if self.on:
-            if version % self.every == 0 or version == self.last:
-                self._start(version)
+            due = [*range(0, version + 1, self.every), *[self.last] * (version == self.last)]
+            for each in due:
+                self._start(each)
             self.inbox.serve_evaluations(lambda: sum(self.tasks - len(g) for g in self._groups.values()))
 
-    def take_results(self) -> dict[str, float]:
-        """Figures of the newest evaluation that finished since the last call, or none."""
-        if not self.results:
-            return {}
-        newest = max(self.results)
-        figures = self.results[newest]
-        self.results.clear()
-        return figures | {"eval/step": float(newest)}
+    def finished(self) -> list[dict[str, float]]:
+        """Figures of the evaluations that finished since the last call; `eval/step` is the version they began at."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def _start(self, version: int) -> None:
+        if version in self._begun:
+            return
+        self._begun.add(version)
         self._groups[version] = []
-        self.inbox.evaluate([self.ticket_for(version, i) for i in range(self.tasks)], self._on_group)
+        self.inbox.evaluate([self.ticket_for(version * ROUND + i, i) for i in range(self.tasks)], self._on_group)
 
     def _on_group(self, group: Group) -> None:
-        version = group.ticket.id // self.tasks
+        version = group.ticket.id // ROUND
         self._groups[version].append(group)
         if len(self._groups[version]) == self.tasks:
-            self.results[version] = evaluation_figures(version, self._groups.pop(version))
+            figures = evaluation_figures(version, self._groups.pop(version))
+            self._finished.append(figures | {"eval/step": float(version)})
 
 
 def evaluation_figures(version: int, groups: list[Group]) -> dict[str, float]:

@@ -29,6 +29,7 @@ def train(
     """
     weights.publish(learner)  # fresh or resumed, engines start here
     evals.wait(learner.version)
+    log.evaluations(learner.version, evals.finished())
     ahead = config.lag_bound + 1
     inbox.grant((learner.version + ahead) * config.groups_per_step)
     while learner.version < config.steps:
@@ -40,7 +41,8 @@ def train(
             weights.publish(learner)
             inbox.grant((learner.version + ahead) * config.groups_per_step)
         evals.after(learner.version)
-        log.step(learner.version, stats | describe(groups) | inbox.dropped | evals.take_results())
+        log.step(learner.version, stats | describe(groups) | inbox.dropped)
+        log.evaluations(learner.version, evals.finished())
         checkpoints.after(learner, inbox, log.elapsed_s)
     evals.wait(learner.version)
-    log.evaluation(learner.version, evals.take_results())
+    log.evaluations(learner.version, evals.finished())

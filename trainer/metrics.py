@@ -133,9 +133,9 @@ class Metrics:
         then, before = self._sampled[0]
         return (drawn - before) / (now - then) if now > then else 0.0
 
-    def evaluation(self, version: int, figures: dict[str, float]) -> None:
-        """Write the last evaluation, which no step follows."""
-        if figures:
+    def evaluations(self, version: int, finished: list[dict[str, float]]) -> None:
+        """Write an object for each evaluation that finished by `version`."""
+        for figures in finished:
             self._write(version, figures)
 
     def drain_events(self) -> None:

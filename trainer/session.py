@@ -166,13 +166,13 @@ def execute(prepared: Prepared, console: Console) -> None:
             elapsed_s=state.elapsed_s if state else 0.0,
         )
         ending.callback(log.close)
-        tasks = config.output.eval_tasks
         evals = Evaluations(
             inbox,
-            lambda version, i: ticket(config, "eval", version * tasks + i, i, 0),
+            lambda id_, index: ticket(config, "eval", id_, index, 0),
             every=config.output.eval_every,
-            tasks=tasks,
+            tasks=config.output.eval_tasks,
             last=config.steps,
+            recorded=[int(r["eval/step"]) for r in log.history if "eval/step" in r],
         )
         checkpoints = Checkpoints(run.folder / "checkpoints", prepared.template.tokenizer, config.output, config.steps)
         link.start()

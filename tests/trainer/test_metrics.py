@@ -39,7 +39,7 @@ def test_a_step_is_one_object_with_times_and_rates(tmp_path):
     with log.timed("learn"):
         link.drawn = 100.0
     log.step(1, {"reward/mean": 0.5, "train/tokens_in": 10.0})
-    log.evaluation(1, {})
+    log.evaluations(1, [])
     log.close()
     [record] = read_metrics(tmp_path)
     assert (record["step"], record["reward/mean"], record["groups/out"]) == (1, 0.5, 5)

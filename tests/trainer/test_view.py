@@ -22,6 +22,7 @@ from rollout.engine import Sampling
 from rollout.wire import Episode, Group, Sequence, Ticket
 from trainer import view
 from trainer.config import OutputConfig, RunConfig, write_toml
+from trainer.evals import ROUND
 from trainer.ledger import Ledger
 from trainer.page import assemble, curves, episodes, folder, timeline, tokens
 from trainer.page.serve import PageServer
@@ -227,8 +228,7 @@ def test_recorded_errors_are_used_where_the_ledger_tells_another_story():
 
 
 def test_evaluation_scores_come_from_the_ledger(tmp_path):
-    # eval_tasks is 4: ids 8 to 11 are the evaluation of version 2.
-    groups = [group(8 + i, [episode(float(i != 0))], purpose="eval") for i in range(4)]
+    groups = [group(2 * ROUND + i, [episode(float(i != 0))], purpose="eval") for i in range(4)]
     record = step(3, **{"eval/step": 2.0, "eval/demo/success": 0.75, "eval/demo/stderr": 0.25})
     run = write_run(tmp_path / "run", groups, [step(2), record])
     (point,) = data_of(run, count=10)["curves"]["evaluations"]
@@ -361,7 +361,7 @@ def test_endless_messages_are_cut(tmp_path):
 
 def _read(tmp_path, groups) -> list:
     run = write_run(tmp_path / "run", groups)
-    survey = episodes.survey(run, 4)
+    survey = episodes.survey(run)
     return list(episodes.read(run, episodes.choose(survey.episodes, 100), survey.attempts))
 
 
@@ -436,7 +436,7 @@ def test_values_that_differ_from_the_defaults_are_marked():
     (run, output) = folder.sections({"seed": 7, "steps": RunConfig().steps, "output": {"log": [], "plain": True}})
     assert [(r["key"], r["changed"], r["default"]) for r in run["rows"]] == [
         ("seed", True, "0"),
-        ("steps", False, "80"),
+        ("steps", False, str(RunConfig().steps)),
     ]
     assert [(r["key"], r["changed"]) for r in output["rows"]] == [("log", False), ("plain", True)]
 

@@ -51,7 +51,7 @@ def gather(run: Path, count: int) -> tuple[dict[str, Any], list[tuple[str, dict[
     mark = folder.fingerprint(run)  # before the files are read, so that what comes later counts as news
     config = folder.read_config(run)
     records = read_metrics(run)
-    seen = episodes.survey(run, config.get("output", {}).get("eval_tasks", 0))
+    seen = episodes.survey(run)
     chosen = episodes.choose(seen.episodes, count)
     read = list(episodes.read(run, chosen, seen.attempts))
     tokenizer = run / "tokenizer"

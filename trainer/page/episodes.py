@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from envs.types import Message, Status
 from rollout.wire import Episode, Group, Sequence
 from trainer.describe import score
+from trainer.evals import ROUND
 from trainer.ledger import read_groups
 
 MAX_TOKENS = 3_000_000  # on one page: some 40 MB
@@ -41,8 +42,8 @@ class Survey:
     scores: dict[tuple[int, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
-def survey(folder: Path, eval_tasks: int) -> Survey:
-    """Go through a run's ledger. `eval_tasks` tell which evaluation an episode belongs to."""
+def survey(folder: Path) -> Survey:
+    """Go through a run's ledger."""
     found = Survey()
     for group in read_groups(folder / "ledger"):
         ticket = group.ticket
@@ -54,8 +55,8 @@ def survey(folder: Path, eval_tasks: int) -> Survey:
             odd = episode.status is not Status.TERMINATED or bool(episode.labels)
             tokens = sum(len(s.tokens) for s in episode.sequences)
             found.episodes.append(Seen(found.groups, member, solved, episode.reward, odd, tokens))
-            if ticket.purpose == "eval" and eval_tasks and solved is not None:
-                version = ticket.id // eval_tasks
+            if ticket.purpose == "eval" and solved is not None:
+                version = ticket.id // ROUND
                 found.scores[version, ticket.env, ""].append(solved)
                 if episode.kind:
                     found.scores[version, ticket.env, episode.kind].append(solved)
