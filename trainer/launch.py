@@ -10,12 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 RESTART_DELAY_S = 0.5
-MOST_RESTARTS = 5  # within the window
-RESTART_WINDOW_S = 60.0
+MOST_DEATHS = 5  # of a worker, while no group arrives from anybody
 STOP_S = 8.0  # for workers to end by themselves, before SIGKILL
 REFUSED = 3  # a worker's exit status where starting it again cannot help
 
@@ -29,22 +28,34 @@ class _Worker:
     name: str
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    deaths: list[float] = field(default_factory=list)
+    deaths: int = 0
     restart_at: float = 0.0
 
 
 class Supervisor:
     """Runs `count` workers that connect to `address`; `on_death(name)` hears of each that ended.
 
-    `scratch` is this run's folder in shared memory, which a worker removes if this process is killed.
+    `scratch` is this run's folder in shared memory, which a worker removes if this process is killed. `arrived` counts
+    the groups that came from all workers: while it grows, workers may die as often as they like.
 
     A thread looks after them. What ends the run is kept and raised by `check`.
     """
 
-    def __init__(self, address: str, count: int, logs: Path, scratch: Path, on_death: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        count: int,
+        logs: Path,
+        scratch: Path,
+        *,
+        on_death: Callable[[str], None],
+        arrived: Callable[[], int],
+    ) -> None:
         self.address = address
         self.scratch = scratch
         self.on_death = on_death
+        self.arrived = arrived
+        self._arrived_before = 0
         self.restarts = 0
         logs.mkdir(parents=True, exist_ok=True)
         self._workers = [_Worker(f"worker-{i}", logs / f"worker-{i}.log") for i in range(count)]
@@ -92,12 +103,14 @@ class Supervisor:
         _signal_group(worker.process, signal.SIGKILL)  # sandboxes that a killed worker left
         worker.process = None
         worker.restart_at = now + RESTART_DELAY_S
-        worker.deaths = [t for t in worker.deaths if now - t < RESTART_WINDOW_S] + [now]
+        if (arrived := self.arrived()) > self._arrived_before:
+            self._arrived_before = arrived
+            for each in self._workers:
+                each.deaths = 0
+        worker.deaths += 1
         self.on_death(worker.name)
-        if status == REFUSED or len(worker.deaths) > MOST_RESTARTS:
-            cause = (
-                "cannot start" if status == REFUSED else f"died {len(worker.deaths)} times in {RESTART_WINDOW_S:.0f} s"
-            )
+        if status == REFUSED or worker.deaths > MOST_DEATHS:
+            cause = "cannot start" if status == REFUSED else f"died {worker.deaths} times while no group arrived"
             self._failure = WorkerError(f"{worker.name} {cause} (exit status {status}); {_last_words(worker.log)}")
 
     def _spawn(self, worker: _Worker) -> None:

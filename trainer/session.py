@@ -140,7 +140,14 @@ def execute(prepared: Prepared, console: Console) -> None:
 
         link = LinkServer(address, worker_config(prepared), on_group)
         ending.callback(link.close)
-        supervisor = Supervisor(address, config.rollout.workers, run.folder / "logs", folder, link.worker_gone)
+        supervisor = Supervisor(
+            address,
+            config.rollout.workers,
+            run.folder / "logs",
+            folder,
+            on_death=link.worker_gone,
+            arrived=lambda: link.state().counts.get("accepted", 0),
+        )
         ending.callback(supervisor.stop)
         ending.callback(link.stop, "the run is over")
 
