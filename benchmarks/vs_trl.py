@@ -36,7 +36,7 @@ WARM_UP = 5  # steps that are not counted
 MAX_LAG = 2
 LEARNING_RATE = 1e-6
 MAX_REPLY = {"recite": 32, "add": 128}  # tokens
-PEER_S = 900.0
+RUN_S = 900.0  # more than any one run takes
 KEYS = {"recite": "", "add": "multi_turn_"}
 
 
@@ -59,9 +59,26 @@ class Options:
     sync: bool = True
     """Measure our training in turn (`--sync`) too."""
     threads: int = 0
-    """Threads of either side, in all; 0 is one a core."""
+    """Threads of either side, in all; 0 is one a core. At least 2: asynchronous training cannot do with one."""
     venv: Path | None = None
     """An existing virtual environment with trl, instead of the one that is made."""
+
+    @property
+    def all_threads(self) -> int:
+        return self.threads or len(os.sched_getaffinity(0))
+
+    def check(self) -> None:
+        """Raise `ValueError` for what would not be a measurement."""
+        if unknown := set(self.tasks) - set(tasks.PROMPTS):
+            raise ValueError(f"no task {', '.join(sorted(unknown))}; there are: {', '.join(tasks.PROMPTS)}")
+        if self.peer_steps <= WARM_UP or self.steps <= WARM_UP + MAX_LAG + 1:
+            raise ValueError(
+                f"too few steps: the first {WARM_UP} are not counted, nor the last {MAX_LAG + 1} of --steps"
+            )
+        if self.all_threads < 2:
+            raise ValueError("asynchronous training has two sides, with a thread or more each: --threads 2")
+        if self.rounds < 1:
+            raise ValueError(f"--rounds must be 1 or more, got {self.rounds}")
 
 
 @dataclass
@@ -92,9 +109,9 @@ def run_ours(options: Options, task: str, start: Path, folder: Path, *, sync: bo
     arguments += ["--groups-per-step", str(options.groups), "--group-size", str(options.group_size)]
     arguments += ["--slots", str(options.groups * options.group_size), "--max-reply-tokens", str(MAX_REPLY[task])]
     arguments += ["--optimizer", "adamw", "--lr", str(LEARNING_RATE), "--entropy-coef", "0", "--keep-zero-variance"]
-    arguments += ["--eval-every", "0", "--checkpoint-every", "0", "--threads", str(options.threads)]
+    arguments += ["--eval-every", "0", "--checkpoint-every", "0", "--threads", str(options.all_threads)]
     arguments += ["--sync"] if sync else ["--max-lag", str(MAX_LAG)]
-    run = training.train(folder, folder.parent / "cache", *arguments, timeout_s=PEER_S)
+    run = training.train(folder, folder.parent / "cache", *arguments, timeout_s=RUN_S)
     # The last tickets are granted max_lag + 1 steps before the end: after those, learning has the machine for itself.
     steps = run.steps()[WARM_UP : None if sync else -(MAX_LAG + 1)]
     if errored := sum(s["episodes/errored"] for s in steps):
@@ -117,14 +134,14 @@ def run_peer(options: Options, task: str, start: Path, folder: Path, python: Pat
         max_completion=MAX_REPLY[task],
         tool_iterations=env.max_turns - 1,
         learning_rate=LEARNING_RATE,
-        threads=options.threads or len(os.sched_getaffinity(0)),
+        threads=options.all_threads,
     )
     folder.mkdir()
     source, target = folder / "job.json", folder / "result.json"
     source.write_text(json.dumps(asdict(job)))
     command = [str(python), "-m", "benchmarks.peer.trl_side", str(source), str(target)]
     done = subprocess.run(
-        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PEER_S
+        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_S
     )
     if done.returncode:
         raise RuntimeError(f"the peer's run of {task}: exit status {done.returncode}\n{done.stdout[-3000:]}")
@@ -171,11 +188,10 @@ def figures_of(prefix: str, arms: dict[str, Arm]) -> dict[str, float | list[floa
 
 def main() -> int:
     options = tyro.cli(Options, prog="python -m benchmarks.vs_trl", description=__doc__)
-    if unknown := set(options.tasks) - set(tasks.PROMPTS):
-        print(f"error: no task {', '.join(sorted(unknown))}; there are: {', '.join(tasks.PROMPTS)}", file=sys.stderr)
-        return 2
-    if options.peer_steps <= WARM_UP + 1 or options.steps <= WARM_UP + MAX_LAG + 1:
-        print(f"error: too few steps: the first {WARM_UP} are not counted", file=sys.stderr)
+    try:
+        options.check()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     try:
         python = venv.python(options.venv)
@@ -185,11 +201,11 @@ def main() -> int:
             for task in options.tasks:
                 arms, result = compare(options, task, start, Path(folder), python)
                 line |= figures_of(KEYS[task], arms)
-    except (venv.VenvError, RuntimeError) as error:
+    except (RuntimeError, subprocess.TimeoutExpired) as error:  # VenvError is a RuntimeError
         print(f"error: {error}", file=sys.stderr)
         return 1
-    cores = len(os.sched_getaffinity(0))
-    line |= {"batch": options.groups * options.group_size, "group_size": options.group_size, "cores": cores}
+    batch = options.groups * options.group_size
+    line |= {"batch": batch, "group_size": options.group_size, "threads": options.all_threads}
     print(json.dumps(line | {"versions": result.versions}))
     return 0
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection
 
 from rollout.wire import Group, Ticket
 from trainer.describe import describe, mean, score, scored
 from trainer.inbox import Inbox
 
+PARTS = 4  # steps over which an evaluation's tasks are handed out
 ROUND = 1 << 20  # more than the tasks of any evaluation: ticket ids are version * ROUND + task
 
 
 class Evaluations:
     """Plays the same `tasks` held-out tasks before the first step, every `every` steps, and after the last.
 
-    Those between run while training goes on, on whatever weights the engines hold then: `eval/lag` says how far the
-    weights moved meanwhile. The first and the last wait, so their weights are the run's first and last.
+    Those between run while training goes on, a part of their tasks a step, so that training does not have to wait for
+    them all. They run on whatever weights the engines hold then: `eval/lag` says how far those moved meanwhile. The
+    first and the last wait, so their weights are the run's first and last.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Evaluations:
         self._begun = set(recorded)  # versions; of a resumed run, those whose figures it has already
         self._finished: list[dict[str, float]] = []
         self._groups: dict[int, list[Group]] = {}
+        self._later: deque[Ticket] = deque()  # of evaluations that have begun
 
     @property
     def on(self) -> bool:
@@ -46,6 +50,7 @@ class Evaluations:
         """Start an evaluation if one is due at `version`; the last is for `wait`."""
         if self.on and version % self.every == 0 and version < self.last:
             self._start(version)
+        self._ask(math.ceil(self.tasks / PARTS))
 
     def wait(self, version: int) -> None:
         """Finish every evaluation that is due by `version`, also those that a killed run began and did not record."""
@@ -53,6 +58,7 @@ class Evaluations:
             due = [*range(0, version + 1, self.every), *[self.last] * (version == self.last)]
             for each in due:
                 self._start(each)
+            self._ask(len(self._later))
             self.inbox.serve_evaluations(lambda: sum(self.tasks - len(g) for g in self._groups.values()))
 
     def finished(self) -> list[dict[str, float]]:
@@ -65,7 +71,11 @@ class Evaluations:
             return
         self._begun.add(version)
         self._groups[version] = []
-        self.inbox.evaluate([self.ticket_for(version * ROUND + i, i) for i in range(self.tasks)], self._on_group)
+        self._later.extend(self.ticket_for(version * ROUND + i, i) for i in range(self.tasks))
+
+    def _ask(self, count: int) -> None:
+        """Have the next `count` tasks played."""
+        self.inbox.evaluate([self._later.popleft() for _ in range(min(count, len(self._later)))], self._on_group)
 
     def _on_group(self, group: Group) -> None:
         version = group.ticket.id // ROUND

@@ -21,6 +21,7 @@ from trainer.metrics import read_metrics
 
 STEPS, GROUPS = 12, 3
 FOREVER = 90.0
+STARTED: list[int] = []  # process ids of the trainers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -55,6 +56,7 @@ def _main(arguments: list[str], output: str) -> None:
 def start(arguments: list[str], output: Path | str = os.devnull) -> multiprocessing.Process:
     process = forkserver.Process(target=_main, args=(arguments, str(output)))
     process.start()
+    STARTED.append(process.pid)
     return process
 
 
@@ -93,19 +95,19 @@ def ledger_size(folder: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def leftovers() -> set[str]:
-    """Workers and folders in shared memory, whoever's they are."""
-    workers = {str(p.pid) for p in psutil.process_iter(["cmdline"]) if "rollout.worker" in (p.info["cmdline"] or [])}
-    return workers | {str(folder) for folder in scratch.SHARED_MEMORY.glob(f"{scratch.PREFIX}*")}
+def leftovers() -> list[str]:
+    """Workers and folders in shared memory of the runs that were started here."""
+    commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    workers = [c for c in commands if any(f"--parent {pid} " in c for pid in STARTED)]
+    return workers + [str(f) for pid in STARTED for f in scratch.SHARED_MEMORY.glob(f"{scratch.PREFIX}{pid}-*")]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """What a test started is gone within seconds of its end, apart from what others had running before."""
-    before = leftovers()
+    """What a test started is gone within seconds of its end."""
     yield
     deadline = time.monotonic() + 15
-    while left := leftovers() - before:
+    while left := leftovers():
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.1)
 
