@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import errno
 import linecache
 import os
 import resource
@@ -94,7 +95,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> tuple[int, bool, bool]:
-    """Run `source` with the interpreter's own meaning of an exit code: (exit code, MemoryError, it asked to exit)."""
+    """Run `source` with the interpreter's own meaning of an exit code: (exit code, out of memory, it asked to exit)."""
     try:
         exec(compile(source, name, "exec", dont_inherit=True), namespace)
     except SystemExit as error:
@@ -103,8 +104,13 @@ def _execute(source: bytes, name: str, namespace: dict[str, Any]) -> tuple[int, 
         trace = error.__traceback__.tb_next if error.__traceback__ else None
         with contextlib.suppress(BaseException):
             sys.excepthook(type(error), error.with_traceback(trace), trace)
-        return (130 if isinstance(error, KeyboardInterrupt) else 1), isinstance(error, MemoryError), False
+        return (130 if isinstance(error, KeyboardInterrupt) else 1), _is_out_of_memory(error), False
     return 0, False, False
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """What an exhausted address space raises: MemoryError from the allocator, ENOMEM from mmap."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def prepare() -> dict[str, Any]:
