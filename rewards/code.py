@@ -182,7 +182,7 @@ def _decoded(output: Any) -> bytes | None:
 
 def _matches(test: StdioTest | CallTest, output: Any) -> bool:
     if isinstance(test, CallTest):
-        return _same(json.loads(_to_json(test.expected)), output)
+        return same_value(json.loads(_to_json(test.expected)), output)
     return isinstance(output, bytes) and _lines(output) == _lines(_to_bytes(test.expected))
 
 
@@ -193,7 +193,7 @@ def _lines(text: bytes) -> list[bytes]:
     return lines
 
 
-def _same(expected: Any, output: Any) -> bool:
+def same_value(expected: Any, output: Any) -> bool:
     """Equality of JSON values; goes no deeper than `expected` does."""
     match expected:
         case bool():
@@ -202,10 +202,10 @@ def _same(expected: Any, output: Any) -> bool:
             return not isinstance(output, bool) and isinstance(output, int | float) and expected == output
         case list():
             same_size = isinstance(output, list) and len(expected) == len(output)
-            return same_size and all(_same(a, b) for a, b in zip(expected, output, strict=True))
+            return same_size and all(same_value(a, b) for a, b in zip(expected, output, strict=True))
         case dict():
             same_keys = isinstance(output, dict) and expected.keys() == output.keys()
-            return same_keys and all(_same(value, output[key]) for key, value in expected.items())
+            return same_keys and all(same_value(value, output[key]) for key, value in expected.items())
     return type(expected) is type(output) and expected == output
 
 

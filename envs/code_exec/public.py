@@ -10,6 +10,7 @@ import json
 from typing import Any, Literal
 
 from envs.code_exec.pipelines import reference
+from rewards.code import same_value
 from sandbox.protocol import ExecResult
 
 MAX_OUTPUT_CHARS = 2_000
@@ -101,19 +102,9 @@ def _lines(text: str) -> list[str]:
 def same_json(reported: bytes, want: Any) -> bool:
     """Whether `reported` is the JSON of `want`, by the rules of `rewards.code.CallTest`: True is not 1, 1 is 1.0."""
     try:
-        return _same(json.loads(reported), json.loads(json.dumps(want)))
+        return same_value(json.loads(json.dumps(want)), json.loads(reported))
     except (ValueError, RecursionError):
         return False
-
-
-def _same(value: Any, want: Any) -> bool:
-    if isinstance(want, bool) or isinstance(value, bool):
-        return value is want
-    if isinstance(want, list):
-        return isinstance(value, list) and len(value) == len(want) and all(map(_same, value, want))
-    if isinstance(want, dict):
-        return isinstance(value, dict) and value.keys() == want.keys() and all(_same(value[k], want[k]) for k in want)
-    return bool(value == want)
 
 
 def run_scripted(source: str, x: Any) -> ExecResult:
