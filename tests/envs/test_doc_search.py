@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -160,16 +158,6 @@ def test_titles_outrank_mentions() -> None:
     assert index.search("acron", 3)[0] == 1
     assert index.search("mona koch", 1) == [0]
     assert index.search("Leif", 5) == [2]
-
-
-def test_a_search_is_fast() -> None:
-    env = envs.make("doc_search")
-    documents = tuple((title, text) for title, text in env.make_task("train", 0).payload["documents"])
-    index = Index(documents)
-    started_at = time.perf_counter()
-    for _ in range(50):
-        index.search(documents[3][0], 1)
-    assert (time.perf_counter() - started_at) / 50 < 0.005  # 0.05 ms on an idle core
 
 
 def test_every_question_is_answered_by_its_path() -> None:

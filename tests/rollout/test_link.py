@@ -309,7 +309,7 @@ def test_close_is_quick_leaves_no_file_and_may_come_twice(serve, address):
     server.close()
     server.close()
     server.grant(make_ticket())  # ignored, not an error: the run ends in any order
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
     assert not path.exists()
 
 

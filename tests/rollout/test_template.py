@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -151,17 +150,3 @@ def test_pieces_from_the_middle_get_no_prefix_space():
     template = ChatTemplate(made)
     assert template.encode("ab") == [vocab["▁a"], vocab["b"]]
     assert template.encode("ab", first=False) == [vocab["a"], vocab["b"]]
-
-
-def test_a_turn_is_cheap():
-    template = ChatTemplate(tokenizer())
-    turns = [template.turn(USER), template.turn(Message(role="assistant", content="x")), template.turn(USER)]
-    template.encode(template.render(turns))
-    best = min(_seconds(template, turns) for _ in range(20))
-    assert best < 1e-3
-
-
-def _seconds(template: ChatTemplate, turns: list) -> float:
-    start = time.perf_counter()
-    template.encode(template.render(turns))
-    return time.perf_counter() - start
