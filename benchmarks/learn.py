@@ -37,7 +37,7 @@ class Options:
     """The environment."""
     seeds: int = 3
     """How many seeds, from 0."""
-    steps: int = 120
+    steps: int = 100
     """Optimizer steps."""
     tasks: int = 256
     """Held-out tasks an evaluation."""

@@ -74,7 +74,7 @@ class AlgorithmConfig:
     """Upper bound of masked importance sampling (IcePop)."""
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
     """How token terms become one loss: mean over the batch's tokens, mean of episode means, or sum over a constant."""
-    entropy_coef: float = 0.003
+    entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
     kl_coef: float = 0.0
     """Weight of the k3 estimate of KL(policy || the run's starting weights); 0 is off."""
@@ -90,11 +90,11 @@ class OptimConfig:
     """muon: Muon on the hidden matrices, AdamW on the rest. adamw: AdamW on everything."""
     lr: float = 1e-3
     """Learning rate of AdamW."""
-    muon_lr: float = 3e-3
+    muon_lr: float = 4.5e-3
     """Learning rate of Muon."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
     """How the learning rate falls from its peak to 0 at the last step."""
     warmup_steps: int = 0
     """Steps in which the learning rate rises linearly."""
@@ -124,7 +124,7 @@ class OutputConfig:
     """Steps between checkpoints; the last step always makes one. 0 is only the last."""
     keep_checkpoints: int = 2
     """How many checkpoints stay."""
-    eval_every: int = 30
+    eval_every: int = 25
     """Steps between evaluations on held-out tasks, also made before the first and after the last step; 0 is off."""
     eval_tasks: int = 128
     """Held-out tasks an evaluation."""
@@ -140,7 +140,7 @@ class RunConfig:
     """One environment or a weighted mix: `code_exec?level=2`, `my.py:MyEnv`, `code_exec,doc_search=0.5`."""
     model: str = "embedded"
     """A transformers folder, a hub id, or "embedded": a model of 1M parameters, made on the spot by imitation."""
-    steps: int = 120
+    steps: int = 100
     """Optimizer steps; each makes one weight version."""
     groups_per_step: int = 16
     """Tasks a step."""

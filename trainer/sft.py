@@ -38,7 +38,7 @@ class SFTConfig:
     """Write the demonstrations that were played to this file."""
     episodes: int = 3000
     """Demonstrations to play where none are given."""
-    steps: int = 250
+    steps: int = 200
     """Optimizer steps."""
     batch: int = 48
     """Demonstrations a step."""

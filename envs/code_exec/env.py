@@ -61,13 +61,14 @@ class CodeExec(ToolEnv):
     """Write a Python program, try it on a public test, and submit it to hidden ones.
 
     `level` 0 to 4: one expression of `x`, of that many stages; 5: a function `f` of two steps; 6: a script of three.
+    By default 2 and 3: where fewer words are unknown, each is learnt sooner, and then helps with the longer programs.
     `feedback="full"` tells more of a failed try than a verdict. `shaping` pays for some of the hidden tests: "fraction"
     by their share, "power" by its power of 1.5 (as CodeFu does); "success" pays for all of them only. `file` takes the
     tasks from a JSONL file instead (see `envs.code_exec.files`).
     """
 
     def __init__(
-        self, level: Level = 3, feedback: Feedback = "short", shaping: Shaping = "success", file: str = ""
+        self, level: Level = (2, 3), feedback: Feedback = "short", shaping: Shaping = "success", file: str = ""
     ) -> None:
         self.level = level
         self.feedback = feedback
