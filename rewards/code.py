@@ -55,13 +55,15 @@ class TestOutcome:
     """What each test said, in order.
 
     `outputs` holds a JSON value or, for stdin tests, bytes; None where there is none. `error` is short and about the
-    program as a whole ("" where it ran through). `labels` name what looks like an attack or an accident.
+    program as a whole ("" where it ran through), and `errors` say for each test why it has no output ("" where it has
+    one). `labels` name what looks like an attack or an accident.
     """
 
     __test__ = False  # not for pytest to collect
 
     passed: tuple[bool, ...]
     outputs: tuple[Any, ...]
+    errors: tuple[str, ...]
     labels: tuple[str, ...]
     isolation: str
     error: str = ""
@@ -106,7 +108,10 @@ async def run_tests(
         for index, (test, output) in enumerate(zip(tests, outputs, strict=True))
     )
     error = _error(result, said)
-    return TestOutcome(passed, outputs, _labels(result, said, error), result.isolation, error)
+    errors = tuple(
+        "" if index in said.outputs else said.errors.get(index, error or "no output") for index in range(len(tests))
+    )
+    return TestOutcome(passed, outputs, errors, _labels(result, said, error), result.isolation, error)
 
 
 def _to_json(value: Any) -> bytes:

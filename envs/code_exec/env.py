@@ -21,6 +21,7 @@ from envs.code_exec.public import (
     outcome_of_script,
     run_scripted,
     same_json,
+    verdict,
     with_public_input,
 )
 from envs.levels import Level, pick_level
@@ -106,19 +107,23 @@ class CodeExec(ToolEnv):
             code: a program, or one expression of the input `x`.
         """
         self.code, self.public_passed = code, False
+        self._session_is_fresh = self._session_is_fresh and is_pure(code)
         given, want = self.task.payload["public"]
         if code in self._scripted:
             text, self.public_passed = outcome(run_scripted(code, *given), want, self.feedback)
+        elif self._session_is_fresh and self.feedback == "short" and self.task.payload["entry"] == "f":
+            found = await self._judge(code)
+            self.isolation = found.isolation
+            self.limits_hit += _hit_limit(found)
+            text, self.public_passed = verdict(found)
         elif not self.task.payload["entry"]:
-            text, self.public_passed = outcome_of_script(
-                await self._run(code, code, given.encode()), want, self.feedback
-            )
+            text, self.public_passed = outcome_of_script(await self._run(code, given.encode()), want, self.feedback)
         else:
             try:
                 source = with_public_input(code, self.task.payload["entry"], given)
             except SyntaxError as error:
                 return "fail: SyntaxError" if self.feedback == "short" else f"fail: SyntaxError: {error.msg}"
-            text, self.public_passed = outcome(await self._run(code, source), want, self.feedback)
+            text, self.public_passed = outcome(await self._run(source), want, self.feedback)
         return text
 
     @tool(timeout_s=TOOL_TIMEOUT_S)
@@ -138,47 +143,45 @@ class CodeExec(ToolEnv):
         return self.finish("submitted")
 
     async def _grade(self, code: str) -> None:
-        """Run the hidden tests in a fresh child; those of a pure expression once for all episodes that send it."""
-        entry, hidden = self.task.payload["entry"], self.task.payload["hidden"]
-        tests: list[CallTest] | list[StdioTest]
-        if entry:
-            tests = [CallTest(tuple(given), want) for given, want in hidden]
+        """Run the hidden tests in a fresh child."""
+        if is_pure(code) and self.task.payload["entry"] == "f":
+            found = await self._judge(code)
+            self.hidden_passed = found.passed[1:]
         else:
-            tests = [StdioTest(given, want) for given, want in hidden]
-
-        async def run() -> TestOutcome:
-            async with _deadline():
-                return await run_tests(await sandbox.shared(), code, tests, entry=entry or "f", limits=LIMITS)
-
-        if is_pure(code):
-            key = (code, content_hash([entry, hidden]))
-            result = await shared_memo().find(key, run, keep=lambda found: not _hit_limit(found))
-        else:
-            result = await run()
-        self.hidden_passed, self.isolation = result.passed, result.isolation
-        for label in result.labels:
+            found = await self._run_tests(code, self.task.payload["hidden"])
+            self.hidden_passed = found.passed
+        self.isolation = found.isolation
+        for label in found.labels:
             self.label(label)
 
-    async def _run(self, code: str, source: str, stdin: bytes = b"") -> ExecResult:
-        """Run `source`, made of `code`, in the episode's session, or remember what came out of it in another one.
+    async def _judge(self, code: str) -> TestOutcome:
+        """All tests of a pure expression, the public one first: in one fresh child for all episodes that send it.
 
-        Only pure expressions are remembered, and only while nothing else ran that might have changed what they mean.
+        It can neither tell what it was given nor keep it, so that the hidden inputs may go along with the public one.
         """
-        self._session_is_fresh = self._session_is_fresh and is_pure(code)
-        run = functools.partial(self._run_in_box, source, stdin)
-        if self._session_is_fresh:
-            result = await shared_memo().find(source, run, keep=lambda found: not found.limits_hit)
-        else:
-            result = await run()
-        self.isolation = result.isolation
-        self.limits_hit += bool(result.limits_hit)
-        return result
+        tests = [self.task.payload["public"], *self.task.payload["hidden"]]
+        run = functools.partial(self._run_tests, code, tests)
+        return await shared_memo().find((code, content_hash(tests)), run, keep=lambda found: not _hit_limit(found))
 
-    async def _run_in_box(self, source: str, stdin: bytes) -> ExecResult:
+    async def _run_tests(self, code: str, cases: list[list[Any]]) -> TestOutcome:
+        entry = self.task.payload["entry"]
+        tests: list[CallTest] | list[StdioTest]
+        if entry:
+            tests = [CallTest(tuple(given), want) for given, want in cases]
+        else:
+            tests = [StdioTest(given, want) for given, want in cases]
+        async with _deadline():
+            return await run_tests(await sandbox.shared(), code, tests, entry=entry or "f", limits=LIMITS)
+
+    async def _run(self, source: str, stdin: bytes = b"") -> ExecResult:
+        """Run `source` in the episode's session."""
         async with _deadline():
             if self._box is None:
                 self._box = await (await sandbox.shared()).open(limits=LIMITS)
-            return await self._box.run(source, stdin=stdin)
+            result = await self._box.run(source, stdin=stdin)
+        self.isolation = result.isolation
+        self.limits_hit += bool(result.limits_hit)
+        return result
 
     @reward(weight=1.0)
     def success(self) -> float:

@@ -10,7 +10,7 @@ import json
 from typing import Any, Literal
 
 from envs.code_exec.pipelines import reference
-from rewards.code import same_value
+from rewards.code import TestOutcome, same_value
 from sandbox.protocol import ExecResult
 
 MAX_OUTPUT_CHARS = 2_000
@@ -72,6 +72,14 @@ def outcome(result: ExecResult, want: Any, feedback: Feedback) -> tuple[str, boo
     elif not lines:
         lines.append("no output")
     return "\n".join(lines), passed
+
+
+def verdict(found: TestOutcome) -> tuple[str, bool]:
+    """As a short `outcome`, of a program whose tests were run together, the public one first."""
+    if found.passed[0]:
+        return "pass", True
+    error = found.errors[0].rpartition(": ")[2]
+    return f"fail: {error} limit" if f"limit:{error}" in found.labels else f"fail: {error or 'wrong'}", False
 
 
 def outcome_of_script(result: ExecResult, want: str, feedback: Feedback) -> tuple[str, bool]:

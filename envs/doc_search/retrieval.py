@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 
-import bm25s
 import numpy as np
+
+# Where JAX is installed, bm25s runs it once on import, which would reserve most of a GPU; nothing here needs it there.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import bm25s
 
 TITLE_WEIGHT = 3  # how often a title's words count, so that a document about X outranks one that mentions X
 

@@ -57,7 +57,7 @@ async def test_the_expert_earns_everything(level: int) -> None:
 
 @one_loop
 async def test_the_demonstrator_leaves_a_gap() -> None:
-    assert 0.2 < (await means("demonstrate", 250, "code_exec"))["reward"] < 0.35
+    assert 0.35 < (await means("demonstrate", 250, "code_exec"))["reward"] < 0.55
 
 
 @one_loop

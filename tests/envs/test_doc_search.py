@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -158,6 +163,22 @@ def test_titles_outrank_mentions() -> None:
     assert index.search("acron", 3)[0] == 1
     assert index.search("mona koch", 1) == [0]
     assert index.search("Leif", 5) == [2]
+
+
+def test_jax_is_kept_from_the_gpu(tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("")
+    (tmp_path / "jax" / "lax.py").write_text("import os\ndef top_k(*_): print(os.environ.get('JAX_PLATFORMS'))\n")
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    search_path = f"{tmp_path}:{Path(__file__).parents[2]}"
+    done = subprocess.run(
+        [sys.executable, "-c", "import envs.doc_search.retrieval"],
+        env=environment | {"PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "cpu\n"
 
 
 def test_every_question_is_answered_by_its_path() -> None:

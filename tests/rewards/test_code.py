@@ -160,4 +160,4 @@ async def test_a_fault_of_the_sandbox_is_never_scored():
 
 
 def test_the_fraction_of_an_outcome():
-    assert TestOutcome((True, False, True, True), (1, 2, 3, 4), (), "none").fraction == 0.75
+    assert TestOutcome((True, False, True, True), (1, 2, 3, 4), ("",) * 4, (), "none").fraction == 0.75
