@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandbox import ExecResult, Limits, Sandbox
+from sandbox import Box, ExecResult, Limits, Sandbox
 
 
 def _child_program() -> str:
@@ -80,14 +80,14 @@ def public_hidden_gap(public: TestOutcome, hidden: TestOutcome) -> float:
 
 
 async def run_tests(
-    sandbox: Sandbox,
+    sandbox: Sandbox | Box,
     source: str,
     tests: Sequence[StdioTest | CallTest],
     *,
     entry: str = "f",
     limits: Limits | None = None,
 ) -> TestOutcome:
-    """Run every test of one program in one fresh child, within one set of `limits`.
+    """Run every test of one program in one fresh child, or one call of a box, within one set of `limits`.
 
     A program that is a single expression of `x` is accepted where `entry` is "f": it means `f = lambda x: (expr)`.
     Raises `ValueError` for no tests, mixed kinds or values that are not JSON, and `SandboxError`.

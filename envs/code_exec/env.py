@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 import sandbox
 from envs.actions import call
 from envs.code_exec import files, pipelines, tasks
-from envs.code_exec.memo import is_pure, shared_memo
+from envs.code_exec.expressions import is_pure, shared_expressions
 from envs.code_exec.public import (
     Feedback,
     outcome,
@@ -27,7 +26,6 @@ from envs.code_exec.public import (
 from envs.levels import Level, pick_level
 from envs.registry import register
 from envs.scoring import reward
-from envs.splits import content_hash
 from envs.tool_env import InfrastructureError, ToolEnv
 from envs.tools import tool
 from envs.types import Message
@@ -155,13 +153,13 @@ class CodeExec(ToolEnv):
             self.label(label)
 
     async def _judge(self, code: str) -> TestOutcome:
-        """All tests of a pure expression, the public one first: in one fresh child for all episodes that send it.
+        """All tests of a pure expression, the public one first, run together for all episodes that send it.
 
         It can neither tell what it was given nor keep it, so that the hidden inputs may go along with the public one.
         """
-        tests = [self.task.payload["public"], *self.task.payload["hidden"]]
-        run = functools.partial(self._run_tests, code, tests)
-        return await shared_memo().find((code, content_hash(tests)), run, keep=lambda found: not _hit_limit(found))
+        cases = [self.task.payload["public"], *self.task.payload["hidden"]]
+        async with _deadline():
+            return await shared_expressions().judge(code, [CallTest(tuple(x), want) for x, want in cases], LIMITS)
 
     async def _run_tests(self, code: str, cases: list[list[Any]]) -> TestOutcome:
         entry = self.task.payload["entry"]

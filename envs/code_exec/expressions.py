@@ -1,8 +1,9 @@
-"""Outcomes of pure expressions, run once and remembered.
+"""Pure expressions: run in one shared box, once, and remembered.
 
-The episodes of a group, and a policy that has settled, send the same programs over and over; a sandbox's child costs
-more than everything else in such an episode. An expression of `x`, numbers, text and a few built-in functions can
-neither depend on the session nor change it, so its outcome for the same input is the same every time.
+The episodes of a group, and a policy that has settled, send the same programs over and over; a sandbox's fresh child
+costs more than everything else in such an episode. An expression of `x`, numbers, text and a few built-in functions can
+neither depend on what ran before it nor leave anything behind, so its outcome for the same input is the same every
+time, and others may follow it in the same process.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import ast
 import asyncio
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
-from sandbox.protocol import SandboxError
+import sandbox
+from rewards.code import CallTest, TestOutcome, run_tests
+from sandbox.protocol import Box, Limits, Sandbox, SandboxError
 
 MAX_REMEMBERED = 20_000
 MAX_CODE_CHARS = 500
@@ -90,9 +93,37 @@ class Memo:
         return outcome
 
 
-_memos: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Memo] = weakref.WeakKeyDictionary()
+class Expressions:
+    """Runs the tests of pure expressions: one after the other in one box, for a sixth of what fresh children cost."""
+
+    def __init__(self) -> None:
+        self.memo = Memo()
+        self._turn = asyncio.Lock()
+        self._sandbox: Sandbox | None = None
+        self._box: Box | None = None
+
+    async def judge(self, code: str, tests: Sequence[CallTest], limits: Limits) -> TestOutcome:
+        """What `run_tests` says of `code`, for which `is_pure` holds. Raises `SandboxError`."""
+        key = (code, repr(tests))
+        return await self.memo.find(key, lambda: self._run(code, tests, limits), keep=lambda found: not found.error)
+
+    async def _run(self, code: str, tests: Sequence[CallTest], limits: Limits) -> TestOutcome:
+        async with self._turn:
+            current = await sandbox.shared()
+            if self._box is None or self._sandbox is not current:
+                self._sandbox, self._box = current, await current.open(limits=limits)
+            box = self._box
+            try:
+                return await run_tests(box, code, tests, limits=limits)
+            except BaseException:  # a fault of the box, or a call that was given up: the next one gets another
+                self._box = None
+                await box.aclose()
+                raise
 
 
-def shared_memo() -> Memo:
-    """The running event loop's memo."""
-    return _memos.setdefault(asyncio.get_running_loop(), Memo())
+_expressions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Expressions] = weakref.WeakKeyDictionary()
+
+
+def shared_expressions() -> Expressions:
+    """The running event loop's."""
+    return _expressions.setdefault(asyncio.get_running_loop(), Expressions())

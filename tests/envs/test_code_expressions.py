@@ -8,7 +8,9 @@ import envs
 import sandbox
 from envs import call
 from envs.code_exec.env import CodeExec
-from envs.code_exec.memo import Memo, is_pure, shared_memo
+from envs.code_exec.expressions import Memo, is_pure, shared_expressions
+from rewards.code import CallTest
+from sandbox.protocol import Limits
 
 
 @pytest.mark.parametrize(
@@ -113,9 +115,9 @@ async def episode(codes: list[str]) -> tuple[CodeExec, list[str], float]:
 
 async def test_what_is_remembered_equals_what_was_run() -> None:
     first = await episode(["1/0", "x[99]", "SOLUTION"])
-    hits = shared_memo().hits
+    hits = shared_expressions().memo.hits
     second = await episode(["1/0", "x[99]", "SOLUTION"])
-    assert shared_memo().hits == hits + 4
+    assert shared_expressions().memo.hits == hits + 4
     assert second[0]._box is None
     assert (
         (second[1], second[2])
@@ -128,9 +130,30 @@ async def test_what_is_remembered_equals_what_was_run() -> None:
 
 async def test_a_session_that_was_changed_is_asked_itself() -> None:
     _, said, _ = await episode(["sum([1])", "sum = max", "sum([1, 2])"])
-    known = shared_memo().hits
+    known = shared_expressions().memo.hits
     _, changed, _ = await episode(["all = lambda v: SOLUTION", "all(x)"])
     assert said[1:] == ["no output", "fail: wrong"]
     assert changed[1] == "pass"
-    assert shared_memo().hits == known
+    assert shared_expressions().memo.hits == known
+    await sandbox.close_shared()
+
+
+async def test_one_that_hits_a_limit_spoils_no_other() -> None:
+    _, said, reward = await episode(["[0] * 10**12", "sum([1 for v in range(10**12)])", "SOLUTION"])
+    assert said == ["fail: MemoryError", "fail: cpu limit", "pass"]
+    assert reward > 0
+    await sandbox.close_shared()
+
+
+async def test_a_call_that_was_given_up_or_a_new_sandbox_costs_the_box_only() -> None:
+    expressions, tests = shared_expressions(), [CallTest(([1, 2],), 3)]
+    slow = asyncio.create_task(expressions.judge("sum([1 for v in range(10**9)])", tests, Limits(cpu_s=60, wall_s=60)))
+    await asyncio.sleep(0.3)
+    [running] = expressions.memo._running.values()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    assert (await expressions.judge("sum(x)", tests, Limits())).passed == (True,)
+    await sandbox.close_shared()
+    assert (await expressions.judge("sum(x) + 0", tests, Limits())).passed == (True,)
     await sandbox.close_shared()
