@@ -139,7 +139,7 @@ async def test_a_session_that_was_changed_is_asked_itself() -> None:
 
 
 async def test_one_that_hits_a_limit_spoils_no_other() -> None:
-    _, said, reward = await episode(["[0] * 10**12", "sum([1 for v in range(10**12)])", "SOLUTION"])
+    _, said, reward = await episode(["[0] * 10**12", "sum(1 for v in range(10**12))", "SOLUTION"])
     assert said == ["fail: MemoryError", "fail: cpu limit", "pass"]
     assert reward > 0
     await sandbox.close_shared()
