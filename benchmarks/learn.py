@@ -41,6 +41,8 @@ class Options:
     """Optimizer steps."""
     tasks: int = 256
     """Held-out tasks an evaluation."""
+    eval_every: int = 50
+    """Steps between evaluations, which `cpu_s` includes."""
     max_lag: int = 4
     """Of the asynchronous run."""
     sync: bool = True
@@ -60,7 +62,8 @@ def run_arm(options: Options, out: Path, arm: str, seed: int) -> Measured:
         saved = json.loads(record.read_text())
         return Measured(folder, read_metrics(folder), saved["cpu_s"], saved["wall_s"])
     arguments = ["--env", options.env, "--seed", str(seed), "--steps", str(options.steps)]
-    arguments += ["--eval-tasks", str(options.tasks), "--max-lag", str(options.max_lag)]
+    arguments += ["--eval-tasks", str(options.tasks), "--eval-every", str(options.eval_every)]
+    arguments += ["--max-lag", str(options.max_lag)]
     measured = training.train(folder, out / f"cache-{seed}", *arguments, *ARMS[arm], *options.options)
     record.write_text(json.dumps({"cpu_s": measured.cpu_s, "wall_s": measured.wall_s}))
     ends = [f"{e['eval/success']:.3f}" for e in measured.evaluations()]

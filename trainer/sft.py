@@ -38,9 +38,9 @@ class SFTConfig:
     """Write the demonstrations that were played to this file."""
     episodes: int = 3000
     """Demonstrations to play where none are given."""
-    steps: int = 200
+    steps: int = 400
     """Optimizer steps."""
-    batch: int = 48
+    batch: int = 24
     """Demonstrations a step."""
     seed: int = 0
     """Of the demonstrations, their order, and a new model's weights."""
