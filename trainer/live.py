@@ -39,14 +39,20 @@ def bar(title: str, total: int) -> Iterator[Callable[[int, float], None]]:
 
 @contextlib.contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar for each stage of the embedded model's making; call what it gives with (stage, done, of)."""
+    """A progress bar for each stage of the embedded model's making; call what it gives with (stage, done, of).
+
+    Where stderr is no terminal, a line says that a stage began.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, Any] = {}
 
         def report(stage: str, done: int, of: int) -> None:
             if stage not in tasks:
                 tasks[stage] = progress.add_task(f"embedded model: {stage}", total=of)
+                if not console.is_terminal:
+                    console.print(f"embedded model: {stage} ({of}) …", soft_wrap=True)
             progress.update(tasks[stage], completed=done)
 
         yield report

@@ -33,7 +33,8 @@ class DocSearch(ToolEnv):
     """Answer a question by searching documents.
 
     They describe a fictional world of `documents` documents, and `level` is the number of hops, 1 to 4; a share
-    `unanswerable` of the questions has no answer in them, and "unknown" is right. Or they are files below `folder`, or
+    `unanswerable` of the questions has no answer in them, and "unknown" is right; `clutter` near-duplicates and as many
+    outdated documents come on top (by default 0, 0, 2, 4 by level). Or they are files below `folder`, or
     what a server at `retriever` finds, and the questions those of a JSONL file (see `envs.doc_search.corpus`).
     """
 
@@ -42,6 +43,7 @@ class DocSearch(ToolEnv):
         level: Level = (1, 2),
         documents: int = 12,
         unanswerable: float = 0.0,
+        clutter: int = -1,
         folder: str = "",
         retriever: str = "",
         questions: str = "",
@@ -53,14 +55,18 @@ class DocSearch(ToolEnv):
             raise ValueError(f"unanswerable must be a share from 0 to 1, got {unanswerable}")
         if bool(folder or retriever) != bool(questions) or (folder and retriever):
             raise ValueError("questions=FILE goes with either folder=FOLDER or retriever=URL, and these with it")
+        if not -1 <= clutter <= tasks.MAX_CLUTTER:
+            raise ValueError(f"clutter must be 0 to {tasks.MAX_CLUTTER}, or -1 for the level's own, got {clutter}")
         self.level, self.size, self.unanswerable, self.retriever = level, documents, unanswerable, retriever
+        self.clutter = None if clutter == -1 else clutter
         self.folder = read_folder(folder) if folder else ()
         self.questions = read_questions(questions) if questions else ()
 
     def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
         if self.questions:
             return self.questions[int(rng.integers(len(self.questions)))]
-        return tasks.sample_task(rng, pick_level(rng, self.level, tasks.LEVELS), self.size, self.unanswerable)
+        level = pick_level(rng, self.level, tasks.LEVELS)
+        return tasks.sample_task(rng, level, self.size, self.unanswerable, self.clutter)
 
     def task_key(self, payload: dict[str, Any]) -> Any:
         return [payload["question"], payload["answer"]]

@@ -1,6 +1,7 @@
 """Fictional worlds: companies, people who work for them and towns that some are mayors of, one document each.
 
-Questions take one to four hops. Those of one and two need no towns, and their worlds have none.
+Questions take one to four hops. Those of one and two need no towns, and their worlds have none. Clutter is what makes
+real collections hard: documents about somebody of a similar name, and documents that were true once.
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ QUESTIONS = (
 )  # fmt: skip
 LEVELS = tuple(sorted({len(question.hops) for question in QUESTIONS}))
 MIN_DOCUMENTS, MAX_DOCUMENTS = 6, 2 * len(COMPANIES)
+CLUTTER = {1: 0, 2: 0, 3: 2, 4: 4}  # by level: how many documents of either sort
+MAX_CLUTTER = 4
+OUTDATED = "A document that names a year in its title is out of date."
+LOOKALIKES = {
+    "company": ("{} Holding", "{} Trading", "{} Works", "New {}"),
+    "town": ("{} Heath", "{} Bridge", "Old {}", "{} Sands"),
+    "person": ("{} B. {}", "{} M. {}", "{} T. {}", "{} V. {}"),
+}
 UNKNOWN = "unknown"  # the right answer to a question that the documents do not answer
 
 Facts = dict[str, dict[str, str]]  # title of a document -> attribute -> value
@@ -106,10 +115,13 @@ def _draw(rng: np.random.Generator, options: Sequence[str], size: int) -> list[s
     return [options[i] for i in rng.integers(len(options), size=size).tolist()]
 
 
-def sample_task(rng: np.random.Generator, level: int, documents: int, unanswerable: float = 0.0) -> dict[str, Any]:
+def sample_task(
+    rng: np.random.Generator, level: int, documents: int, unanswerable: float = 0.0, clutter: int | None = None
+) -> dict[str, Any]:
     """A world and a question of `level` hops; `path` names the documents that answer it, in order.
 
-    With probability `unanswerable` the last of them is missing, and the answer is `UNKNOWN`.
+    With probability `unanswerable` the last of them is missing, and the answer is `UNKNOWN`. `clutter` documents that
+    look like those of the path, and as many that are out of date, come on top (`CLUTTER` of them by default).
     """
     kinds = 2 if level <= 2 else 3
     companies = documents // kinds
@@ -121,18 +133,36 @@ def sample_task(rng: np.random.Generator, level: int, documents: int, unanswerab
     for hop in question.hops:
         path.append(value)
         value = world.facts[value][hop]
-    titles = [list(world.facts)[i] for i in rng.permutation(documents)]
+    clutter = CLUTTER[level] if clutter is None else clutter
+    facts = world.facts | _clutter(rng, world, path, clutter)
+    titles = [list(facts)[i] for i in rng.permutation(len(facts))]
     answerable = not (unanswerable > 0 and rng.random() < unanswerable)
     if not answerable:
         titles.remove(path[-1])
     return {
         "kind": f"{level}-hop" if answerable else "unanswerable",
-        "question": question.text.format(subject),
+        "question": question.text.format(subject) + (f"\n{OUTDATED}" if clutter else ""),
         "answer": [value if answerable else UNKNOWN],
         "answerable": answerable,
         "path": path,
-        "documents": [[title, describe(title, world.facts[title])] for title in titles],
+        "documents": [[title, describe(title, facts[title])] for title in titles],
     }
+
+
+def _clutter(rng: np.random.Generator, world: World, path: list[str], count: int) -> Facts:
+    """`count` near-duplicates and `count` outdated documents of what is on the path, each wrong about everything that
+    a question may ask, but for chance."""
+    about = {title: kind for kind, listed in world.titles.items() for title in listed}
+    path = list(dict.fromkeys(path))
+    made: Facts = {}
+    for number in range(count):
+        title = path[number % len(path)]
+        names = title.split() if about[title] == "person" else [title]
+        pattern = LOOKALIKES[about[title]][number // len(path) % 4]
+        for name in (pattern.format(*names), f"{title} ({YEARS[int(rng.integers(len(YEARS)))]})"):
+            other = world.facts[_one(rng, [each for each in world.titles[about[title]] if each != title])]
+            made[name] = {key: other[key] for key in world.facts[title]}
+    return made
 
 
 def describe(title: str, attributes: dict[str, str]) -> str:

@@ -18,7 +18,7 @@ from envs.splits import content_hash
 from envs.tool_env import FormatError, ToolEnv
 from envs.tools import tool
 from envs.types import Message
-from rewards.negotiation import Deal, is_deal, pareto_distance, rest, share
+from rewards.negotiation import Deal, is_deal, pareto_distance, rest, share, utility
 
 DISCOUNT = 0.97  # what a share is worth one turn later
 NEAR_BEST = 0.9
@@ -40,6 +40,7 @@ class Offer:
 class Negotiation(ToolEnv):
     """Divide items with a scripted opponent; only an accepted offer binds.
 
+    `level` 1: two kinds of items; 2: three; 3: no deal is worth something too (see `envs.negotiation.tasks`).
     `opponent` names a family of opponents; "any" draws from the usual ones, "unseen" from those kept for evaluation.
     `scenarios` takes counts and values from a file instead of sampling them by `level`.
     """
@@ -61,12 +62,16 @@ class Negotiation(ToolEnv):
         return {"kind": opponent, "opponent": opponent, **scenario}
 
     def task_key(self, payload: dict[str, Any]) -> Any:
-        return [payload["counts"], payload["values"], payload["other"]]
+        reserves = [payload[side] for side in ("reserve", "other_reserve") if side in payload]
+        return [payload["counts"], payload["values"], payload["other"], *reserves]
 
     async def start(self, task: dict[str, Any]) -> str:
         self.counts_of, self.values_of = tuple(task["counts"]), tuple(task["values"])
         self.others_values = tuple(task["other"])
         self.opponent = OPPONENTS[task["opponent"]]
+        reserve = task.get("reserve", 0)  # what no deal is worth, in points; to the opponent, as a share
+        self.reserve = reserve / (utility(self.counts_of, self.values_of) or 1)
+        self.others_reserve = task.get("other_reserve", 0) / (utility(self.counts_of, self.others_values) or 1)
         self.seed = int.from_bytes(content_hash(self.task_key(task))[:4], "big")  # of what a noisy opponent does
         self.past: list[float] = []  # the shares that the opponent was offered
         self.offers: list[Offer] = []  # offer 1 is the first
@@ -74,7 +79,8 @@ class Negotiation(ToolEnv):
         self.deal: Deal | None = None
         self.invalid = 0
         self._style = ""
-        return f"items {_spaced(self.counts_of)} worth {_spaced(self.values_of)}"
+        no_deal = f", no deal worth {reserve}" if reserve else ""
+        return f"items {_spaced(self.counts_of)} worth {_spaced(self.values_of)}{no_deal}"
 
     @tool
     async def propose(self, keep: list[int]) -> str:
@@ -88,7 +94,7 @@ class Negotiation(ToolEnv):
         self.offers.append(Offer("you", tuple(keep)))
         self.open_offer = None
         offered = rest(keep, self.counts_of)
-        if self.opponent.accepts(offered, self.counts_of, self.others_values, self.num_moves, self.past, self.seed):
+        if self.opponent.accepts(offered, *self._others_view()):
             self.deal = tuple(keep)
             return self.finish("deal")
         self.past.append(share(offered, self.counts_of, self.others_values))
@@ -135,12 +141,15 @@ class Negotiation(ToolEnv):
         """End the negotiation without a deal."""
         return self.finish("no deal")
 
+    def _others_view(self) -> tuple[Deal, Deal, int, list[float], int, float]:
+        return self.counts_of, self.others_values, self.num_moves, self.past, self.seed, self.others_reserve
+
     def _counter(self) -> str:
         """The opponent's next offer, which closes all earlier ones. It leaves when its patience is over."""
         if self.num_moves >= self.max_turns:
             self.open_offer = None
             return self.finish("no, the opponent leaves")
-        wanted = self.opponent.ask(self.counts_of, self.others_values, self.num_moves, self.past, self.seed)
+        wanted = self.opponent.ask(*self._others_view())
         self.offers.append(Offer("opponent", rest(wanted, self.counts_of)))
         self.open_offer = len(self.offers)
         return f"no, offer {self.open_offer}: you get {_spaced(self.offers[-1].keep)}"
@@ -152,12 +161,13 @@ class Negotiation(ToolEnv):
 
     @reward(weight=1.0)
     def discounted_share(self) -> float:
-        """The share of everything's worth that the deal gives, discounted by turn (Rubinstein 1982); 0 without one."""
-        return self.share() * DISCOUNT ** (self.num_moves - 1)
+        """The share of everything's worth that the deal gives, or that no deal does, discounted by turn (Rubinstein
+        1982)."""
+        return self.share() * DISCOUNT ** max(0, self.num_moves - 1)
 
     @reward(weight=0.0)
     def share(self) -> float:
-        return share(self.deal, self.counts_of, self.values_of) if self.deal is not None else 0.0
+        return share(self.deal, self.counts_of, self.values_of) if self.deal is not None else self.reserve
 
     @reward(weight=0.0)
     def agreement(self) -> float:
@@ -174,6 +184,10 @@ class Negotiation(ToolEnv):
         return float(self.of_best() >= NEAR_BEST)
 
     @reward(weight=0.0)
+    def worse_than_no_deal(self) -> float:
+        return float(self.deal is not None and self.share() < self.reserve)
+
+    @reward(weight=0.0)
     def from_pareto(self) -> float:
         """The deal's distance from the Pareto front, in shares; that of no deal is that of nothing for either side."""
         if self.deal is None:
@@ -186,7 +200,8 @@ class Negotiation(ToolEnv):
 
     def _best(self) -> Best:
         sides = (self.counts_of, self.values_of, self.others_values)
-        return best_return(self.opponent, *sides, self.max_turns, DISCOUNT, self.seed)
+        reserves = (self.reserve, self.others_reserve)
+        return best_return(self.opponent, *sides, self.max_turns, DISCOUNT, self.seed, reserves)
 
     async def demonstrate(self, rng: np.random.Generator) -> Message:
         """Concedes blindly, splits evenly or proposes at random, and often takes what it is offered."""
@@ -208,6 +223,8 @@ class Negotiation(ToolEnv):
     async def expert(self, rng: np.random.Generator) -> Message:
         """Knows the opponent: waits for the best turn by asking for everything, then proposes the best deal."""
         best = self._best()
+        if best.keep is None:
+            return call("walk_away")
         return call("propose", keep=list(best.keep if self.num_turns + 1 >= best.turn else self.counts_of))
 
 

@@ -20,22 +20,40 @@ Threshold = Callable[[int, Sequence[float], int], float]
 
 @dataclass(frozen=True, slots=True)
 class Opponent:
-    """A family of opponents. Its own offers ask for `asks_above` more than the share that it would accept."""
+    """A family of opponents. Its own offers ask for `asks_above` more than the share that it would accept.
+
+    `reserve` is the share that no deal is worth to it in one scenario: it never takes less.
+    """
 
     name: str
     threshold: Threshold
     asks_above: float = 0.15
 
     def accepts(
-        self, offered: Sequence[int], counts: Deal, values: Deal, turn: int, past: Sequence[float] = (), seed: int = 0
+        self,
+        offered: Sequence[int],
+        counts: Deal,
+        values: Deal,
+        turn: int,
+        past: Sequence[float] = (),
+        seed: int = 0,
+        reserve: float = 0.0,
     ) -> bool:
         """Whether it takes `offered`, the items that it would get; `past` holds the shares of earlier offers."""
         now = share(offered, counts, values)
-        return now >= self.threshold(turn, [*past, now], seed) - _EPSILON
+        return now >= max(reserve, self.threshold(turn, [*past, now], seed)) - _EPSILON
 
-    def ask(self, counts: Deal, values: Deal, turn: int, past: Sequence[float] = (), seed: int = 0) -> Deal:
+    def ask(
+        self,
+        counts: Deal,
+        values: Deal,
+        turn: int,
+        past: Sequence[float] = (),
+        seed: int = 0,
+        reserve: float = 0.0,
+    ) -> Deal:
         """What it wants to keep: its most valuable items, until they are worth its threshold and a margin."""
-        wanted = min(1.0, self.threshold(turn, past, seed) + self.asks_above)
+        wanted = min(1.0, max(reserve, self.threshold(turn, past, seed)) + self.asks_above)
         target = wanted * utility(counts, values)
         keep = [0] * len(counts)
         for item in sorted(range(len(counts)), key=lambda item: -values[item]):
@@ -99,29 +117,41 @@ POOLS = {"any": USUAL, "unseen": UNSEEN} | {name: (name,) for name in OPPONENTS}
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The largest return that an opponent lets the other side reach, and the turn and the proposal that reach it."""
+    """The largest return that an opponent lets the other side reach, and the turn and the proposal that reach it.
+
+    No proposal (None) is best where no deal is worth more than those that can be had.
+    """
 
     value: float
     turn: int
-    keep: Deal
+    keep: Deal | None
 
 
 @lru_cache(maxsize=4096)
 def best_return(
-    opponent: Opponent, counts: Deal, values: Deal, other: Deal, turns: int, discount: float, seed: int = 0
+    opponent: Opponent,
+    counts: Deal,
+    values: Deal,
+    other: Deal,
+    turns: int,
+    discount: float,
+    seed: int = 0,
+    reserves: tuple[float, float] = (0.0, 0.0),
 ) -> Best:
     """Every deal in every turn, enumerated; a share is worth `discount` times less a turn later.
 
-    `values` are those of the side that proposes, `other` the opponent's. Before the turn of the deal it asks for
-    everything, which is the most that it can concede from.
+    `values` are those of the side that proposes, `other` the opponent's, `reserves` what no deal is worth to either, in
+    shares. Before the turn of the deal it asks for everything, which is the most that it can concede from.
     """
-    best = Best(0.0, 1, counts)
+    best = Best(reserves[0], 1, None)
     for turn in range(1, turns + 1):
-        found = best_accepted(counts, values, partial(_accepts_rest, opponent, counts, other, turn, seed))
+        found = best_accepted(counts, values, partial(_accepts_rest, opponent, counts, other, turn, seed, reserves[1]))
         if found and found[0] * discount ** (turn - 1) > best.value:
             best = Best(found[0] * discount ** (turn - 1), turn, found[1])
     return best
 
 
-def _accepts_rest(opponent: Opponent, counts: Deal, other: Deal, turn: int, seed: int, keep: Deal) -> bool:
-    return opponent.accepts(rest(keep, counts), counts, other, turn, [0.0] * (turn - 1), seed)
+def _accepts_rest(
+    opponent: Opponent, counts: Deal, other: Deal, turn: int, seed: int, reserve: float, keep: Deal
+) -> bool:
+    return opponent.accepts(rest(keep, counts), counts, other, turn, [0.0] * (turn - 1), seed, reserve)

@@ -187,7 +187,8 @@ def test_every_question_is_answered_by_its_path() -> None:
         level = int(rng.integers(1, 5))
         task = tasks.sample_task(rng, level, 12)
         documents = dict(map(tuple, task["documents"]))
-        assert (len(documents), len(task["path"]), task["kind"]) == (12, level, f"{level}-hop")
+        assert (len(documents), len(task["path"])) == (12 + 2 * tasks.CLUTTER[level], level)
+        assert task["kind"] == f"{level}-hop"
         assert task["path"][0] in task["question"]
         for title, value in zip(task["path"], [*task["path"][1:], *task["answer"]], strict=True):
             assert value in tasks.values_of(documents[title])
@@ -223,3 +224,28 @@ async def test_open_shows_a_document() -> None:
     assert reply.content == text
     (reply,) = await env.act(call("open", title="/etc/passwd"))
     assert reply.content == "format_error: no document is called '/etc/passwd'"
+
+
+async def test_clutter_contradicts_and_only_the_rule_tells_which_is_right() -> None:
+    seen = 0
+    for index in range(30):
+        env = await started("doc_search?level=4&documents=30", index)
+        documents, path = dict(env.documents), env.task.payload["path"]
+        assert env.task.payload["question"].endswith(tasks.OUTDATED)
+        extra = [title for title in documents if title not in tasks_titles()]
+        outdated = [title for title in extra if title.endswith(")")]
+        assert (len(documents), len(extra), len(outdated)) == (30 + 8, 8, 4)
+        for title in path:
+            was = next(each for each in outdated if each.startswith(f"{title} ("))
+            seen += tasks.values_of(documents[was]) != tasks.values_of(documents[title])
+    assert seen > 100
+    assert await mean_reward("expert", 30, "doc_search?level=3-4&documents=30") > 0.97
+    assert await mean_reward("expert", 20, "doc_search?level=2&clutter=3") == 1.0
+    with pytest.raises(ValueError, match="clutter must be 0 to 4"):
+        envs.make("doc_search?clutter=9")
+
+
+def tasks_titles() -> set[str]:
+    """Titles that name something of the world itself."""
+    people = {f"{first} {last}" for first in tasks.FIRST_NAMES for last in tasks.LAST_NAMES}
+    return people | set(tasks.COMPANIES) | set(tasks.CITIES)

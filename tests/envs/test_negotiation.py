@@ -245,3 +245,32 @@ def test_files_that_are_no_scenarios(text: str, complaint: str, tmp_path: Path) 
     (tmp_path / "bad.txt").write_text(text)
     with pytest.raises(ValueError, match=complaint):
         envs.make(f"negotiation?scenarios={tmp_path / 'bad.txt'}")
+
+
+async def test_no_deal_is_worth_something_at_level_3() -> None:
+    scenario = {"counts": [2, 2], "values": [4, 1], "other": [1, 4], "reserve": 4, "other_reserve": 9}
+    for moves, reward, worse in (
+        ([call("walk_away")], 0.4, 0.0),
+        ([everything, call("walk_away")], 0.4 * DISCOUNT, 0.0),
+        ([call("propose", keep=[0, 1]), call("walk_away")], 0.4 * DISCOUNT, 0.0),  # leaves it 6 of 10, and it has 9
+        ([call("propose", keep=[0, 0])], 0.0, 1.0),
+        ([], 0.4, 0.0),
+    ):
+        env = await started()
+        first = await env.start({**scenario, "opponent": "firm"})
+        assert first == "items 2 2 worth 4 1, no deal worth 4"
+        for move in moves:
+            await env.act(move)
+        env.truncate("turns")
+        score = await env.score()
+        assert (score.reward, score.components["worse_than_no_deal"]) == (pytest.approx(reward), worse)
+    # firm takes 4.5 of 10, but has 9 without a deal: [1, 0] leaves it 9, and is worth 4, no more than no deal
+    assert best_return(OPPONENTS["firm"], (2, 2), (4, 1), (1, 4), 5, DISCOUNT, reserves=(0.4, 0.9)).keep is None
+    assert best_return(OPPONENTS["firm"], (2, 2), (4, 1), (1, 4), 5, DISCOUNT, reserves=(0.3, 0.9)).keep == (1, 0)
+
+
+async def test_level_3_can_be_played_to_the_best() -> None:
+    found = await means("expert", 120, "negotiation?level=3&opponent=any")
+    assert found["of_best"] == pytest.approx(1.0)
+    assert found["worse_than_no_deal"] == 0.0
+    assert 0.5 < found["agreement"] < 1.0

@@ -9,7 +9,7 @@ import pytest
 import envs
 from envs.splits import content_hash, sample_in_split, split_of, task_rng
 
-FAMILIES = ("code_exec?level=0-6", "doc_search", "negotiation?level=1-2")
+FAMILIES = ("code_exec?level=0-6", "doc_search", "negotiation?level=1-3")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
