@@ -38,7 +38,7 @@ TOOL_TIMEOUT_S = 2 * SANDBOX_TIMEOUT_S
 MAX_DELAY = 5
 
 # The demonstrator's gaps: words that it takes for one of a few, slips on the others, and how it goes on after a failed
-# try. Reinforcement learning improves only on what it sees succeed: with guesses among all words, some were never learnt.
+# try. Reinforcement learning needs to see success now and then: of guesses among all words, some were never learnt.
 UNKNOWN_KEEP = frozenset({"negative", "below {k}", "nonzero"})
 UNKNOWN_CHANGE = frozenset({"subtract {k}", "halve", "triple", "absolute"})
 UNKNOWN_RETURN = frozenset({"smallest", "reversed", "last"})
