@@ -37,11 +37,11 @@ class Options:
     """The environment."""
     seeds: int = 3
     """How many seeds, from 0."""
-    steps: int = 100
+    steps: int = 80
     """Optimizer steps."""
     tasks: int = 256
     """Held-out tasks an evaluation."""
-    eval_every: int = 50
+    eval_every: int = 40
     """Steps between evaluations, which `cpu_s` includes."""
     max_lag: int = 4
     """Of the asynchronous run."""

@@ -124,7 +124,7 @@ class OutputConfig:
     """Steps between checkpoints; the last step always makes one. 0 is only the last."""
     keep_checkpoints: int = 2
     """How many checkpoints stay."""
-    eval_every: int = 25
+    eval_every: int = 20
     """Steps between evaluations on held-out tasks, also made before the first and after the last step; 0 is off."""
     eval_tasks: int = 128
     """Held-out tasks an evaluation."""
@@ -140,7 +140,7 @@ class RunConfig:
     """One environment or a weighted mix: `code_exec?level=2`, `my.py:MyEnv`, `code_exec,doc_search=0.5`."""
     model: str = "embedded"
     """A transformers folder, a hub id, or "embedded": a model of 1M parameters, made on the spot by imitation."""
-    steps: int = 100
+    steps: int = 80
     """Optimizer steps; each makes one weight version."""
     groups_per_step: int = 16
     """Tasks a step."""
