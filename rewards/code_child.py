@@ -77,7 +77,10 @@ def run_program(code, stdin, stdout):
 def run_scripts(source, inputs):
     code = compile(source, "program.py", "exec", dont_inherit=True)
     for index, text in enumerate(inputs):
-        with open("/tmp/.stdin", "w+b") as stdin, open("/tmp/.stdout", "w+b") as stdout:
+        # in the folder that it started in, which is the only one that it may write to under some isolations
+        with open(".stdin", "w+b") as stdin, open(".stdout", "w+b") as stdout:
+            os.unlink(".stdin")
+            os.unlink(".stdout")
             stdin.write(binascii.a2b_base64(text))
             stdin.seek(0)
             pid = os.fork()

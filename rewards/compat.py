@@ -31,8 +31,12 @@ def load_compute_score(path: str, name: str = "compute_score") -> ComputeScore:
         if spec is None or spec.loader is None:
             raise ValueError(f"{path!r} is not a Python file")
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[module_name] = module
+        sys.modules[module_name] = module  # before it runs: dataclasses look their module up
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{path!r} has no function {name!r}")

@@ -71,7 +71,9 @@ class CgroupPool:
     def take(self) -> Cgroup:
         """Raises `OSError`."""
         if self.free:
-            return self.free.pop()
+            group = self.free.pop()
+            group.count_kills()  # those of what its last child left behind are not the next one's
+            return group
         self.count += 1
         path = self.root / str(self.count)
         path.mkdir()

@@ -100,8 +100,9 @@ class Container:
                 blobs = [await self._read(size) for size in sizes]
         except (EOFError, OSError, TimeoutError, stream.StreamError) as error:
             return await self._explain(error)
-        self.usable, self.holds_state, self._cleaning = True, not reply.ended, reply.ended
         hits: list[Any] = reply.limits_hit()
+        # the engine remembers that memory ran out once, and would say so of whatever ends this container later
+        self.usable, self.holds_state, self._cleaning = "memory" not in hits, not reply.ended, reply.ended
         return Outcome(
             done=None if reply.ended else Done(0, reply.status),
             report=Report(0, 0, reply.status, reply.cpu_s, reply.wall_s, reply.max_rss_bytes) if reply.ended else None,

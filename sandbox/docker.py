@@ -171,6 +171,7 @@ class DockerBox:
                 finally:
                     if self._lost:
                         container, self._container = self._container, None
+                        await container.reset()
                         await sandbox.give_back(container)
 
     async def _enter(self) -> None:

@@ -207,6 +207,21 @@ class LocalSandbox:
         zygote = self._zygote
         if zygote is None:
             raise SandboxError("the sandbox is closed")
+        try:
+            return await self._attend(place, zygote, source, stdin, limits, once, queue_s)
+        except OSError as error:  # no descriptor or memory left, a cgroup that is gone: never the program's doing
+            raise SandboxError(f"a program could not be run: {error}") from error
+
+    async def _attend(
+        self,
+        place: _Place,
+        zygote: ZygoteProcess,
+        source: bytes,
+        stdin: bytes,
+        limits: Limits,
+        once: bool,
+        queue_s: float,
+    ) -> ExecResult:
         call = RunningCall(place.child, limits, lambda: zygote.kill(place.child), once=once)
         watching: asyncio.Task | None = None
         if place.group is not None:

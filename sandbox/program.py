@@ -30,6 +30,7 @@ _SPARE_BYTES = 192 << 20  # address space that an interpreter with threads reser
 _OPEN_FILES = 256
 _SHARED_PROCESSES = 4096
 _CALLS_OF_A_BOX = 50  # whose CPU time each process of a box may use in all
+_TRACED_CALLS = 20  # of a box, whose lines a traceback still shows
 
 
 def apply_limits(call: frames.Call, *, counts_apart: bool = True) -> None:
@@ -166,6 +167,7 @@ def serve(channel: socket.socket, namespace: dict[str, Any], limit: Callable[[fr
         if call.once:
             _run_once(source, channel, namespace)
         name = f"<call {calls}>"
+        linecache.cache.pop(f"<call {calls - _TRACED_CALLS}>", None)
         lines = source.decode(errors="replace").splitlines(keepends=True)
         linecache.cache[name] = (len(source), None, lines, name)
         code, out_of_memory, exits = _execute(source, name, namespace)

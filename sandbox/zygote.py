@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 from sandbox import frames
@@ -88,6 +89,7 @@ class ZygoteProcess:
         }
         self._numbers = itertools.count(1)
         self._children: dict[int, Child] = {}
+        self._orders: deque[tuple[frames.Order, socket.socket | None]] = deque()  # not sent yet, with what goes along
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._errors = os.memfd_create("stderr", os.MFD_CLOEXEC)  # what a launcher that fails says last
@@ -169,7 +171,9 @@ class ZygoteProcess:
         assert self.ended is not None
         if self._channel.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            asyncio.get_running_loop().remove_writer(self._channel.fileno())
             self._channel.close()
+        self._drop_orders()
         if not self.ended.done():
             self.ended.set_result(why)
         error = SandboxError(why)
@@ -182,36 +186,61 @@ class ZygoteProcess:
 
     def fork(self, tmp_bytes: int) -> Child:
         """Order a child: it is usable once `armed` is done. Raises `SandboxError`."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise SandboxError(f"no child can be ordered: {error}") from error
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         child = Child(next(self._numbers), ours, tmp_bytes)
         self._children[child.number] = child
         asyncio.get_running_loop().add_reader(ours.fileno(), child.receive)
-        with theirs:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))
-            try:
-                self._order(frames.Order(frames.FORK, child.number, tmp_bytes), [rights])
-            except SandboxError:
-                del self._children[child.number]
-                child.close()
-                raise
+        try:
+            self._order(frames.Order(frames.FORK, child.number, tmp_bytes), theirs)
+        except SandboxError:
+            self._children.pop(child.number, None)
+            child.close()
+            raise
         return child
 
     def kill(self, child: Child) -> None:
         """End the child and everything in its namespaces. `child.exited` tells when that is done."""
         if self._children.get(child.number) is child:  # another zygote's child may have the same number
             with contextlib.suppress(SandboxError):
-                self._order(frames.Order(frames.KILL, child.number), [])
+                self._order(frames.Order(frames.KILL, child.number))
 
-    def _order(self, order: frames.Order, ancillary: list) -> None:
+    def _order(self, order: frames.Order, along: socket.socket | None = None) -> None:
+        """Send an order, now or as soon as the zygote has taken enough of those before it. Closes `along`."""
+        self._orders.append((order, along))
         if self._channel is None or self._channel.fileno() < 0:
+            self._drop_orders()
             raise SandboxError("the zygote is not running")
-        try:
-            self._channel.sendmsg([order.pack()], ancillary)
-        except OSError as error:
-            self._lost(f"the zygote cannot be reached: {error}")
-            raise SandboxError(f"the zygote cannot be reached: {error}") from error
+        self._send_orders()
+
+    def _send_orders(self) -> None:
+        assert self._channel is not None
+        loop, number = asyncio.get_running_loop(), self._channel.fileno()
+        while self._orders:
+            order, along = self._orders[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [along.fileno()]))] if along else []
+            try:
+                self._channel.sendmsg([order.pack()], rights)
+            except BlockingIOError:
+                loop.add_writer(number, self._send_orders)
+                return
+            except OSError as error:
+                self._lost(f"the zygote cannot be reached: {error}")
+                raise SandboxError(f"the zygote cannot be reached: {error}") from error
+            self._orders.popleft()
+            if along is not None:
+                along.close()
+        loop.remove_writer(number)
+
+    def _drop_orders(self) -> None:
+        while self._orders:
+            _, along = self._orders.popleft()
+            if along is not None:
+                along.close()
 
     async def aclose(self) -> None:
         if self._channel is not None:

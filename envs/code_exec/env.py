@@ -28,7 +28,7 @@ from envs.registry import register
 from envs.scoring import reward
 from envs.tool_env import InfrastructureError, ToolEnv
 from envs.tools import tool
-from envs.types import Message
+from envs.types import Message, Status
 from rewards.code import CallTest, StdioTest, TestOutcome, run_tests
 from sandbox.protocol import Box, ExecResult, Limits
 
@@ -140,6 +140,20 @@ class CodeExec(ToolEnv):
         elif self.code is not None:
             await self._grade(self.code)
         return self.finish("submitted")
+
+    async def act(self, message: Message) -> list[Message]:
+        replies = await super().act(message)
+        if self.status is not Status.RUNNING:
+            await self.stop()  # others of its group, who are scored with it, may wait for a box
+        return replies
+
+    @property
+    def has_demonstrator(self) -> bool:
+        return not self.rows
+
+    @property
+    def has_expert(self) -> bool:
+        return not self.rows
 
     async def _grade(self, code: str) -> None:
         """Run the hidden tests in a fresh child."""

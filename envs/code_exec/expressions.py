@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -21,6 +22,8 @@ from sandbox.protocol import Box, Limits, Sandbox, SandboxError
 
 MAX_REMEMBERED = 20_000
 MAX_CODE_CHARS = 500
+LIMITS = Limits(wall_s=2.0, cpu_s=0.5)  # of one expression in the shared box
+BOX_CALLS = 25  # after which it is replaced, long before it grows or its processor time is used up
 _NAMES = (
     "abs all any bool divmod enumerate filter float int len list map max min pow range reversed round sorted str sum "
     "tuple zip"
@@ -31,10 +34,15 @@ _NODES = (
     ast.BoolOp, ast.Compare, ast.IfExp, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Subscript, ast.Slice,
     ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp, ast.comprehension, ast.Starred,
 )  # fmt: skip
+_TARGETS = (ast.Name, ast.Store, ast.Tuple, ast.List, ast.Starred)
 
 
 def is_pure(code: str) -> bool:
-    """Whether `code` is an expression of `x`, constants and `BUILTINS`: no attribute, assignment or other name."""
+    """Whether `code` is an expression of `x`, constants and `BUILTINS`: no attribute, assignment or other name.
+
+    A comprehension may bind names of its own, but none that means something outside it: wherever else such a name
+    stands, it is not defined.
+    """
     if len(code) > MAX_CODE_CHARS:
         return False
     try:
@@ -43,7 +51,13 @@ def is_pure(code: str) -> bool:
         return False
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return all(isinstance(node, _NODES) for node in nodes) and used <= BUILTINS | bound | {"x"}
+    targets = [part for node in nodes if isinstance(node, ast.comprehension) for part in ast.walk(node.target)]
+    return (
+        all(isinstance(node, _NODES) for node in nodes)
+        and all(isinstance(part, _TARGETS) for part in targets)
+        and not any(name.startswith("_") or hasattr(builtins, name) for name in bound)
+        and used <= BUILTINS | bound | {"x"}
+    )
 
 
 class Memo:
@@ -94,31 +108,49 @@ class Memo:
 
 
 class Expressions:
-    """Runs the tests of pure expressions: one after the other in one box, for a sixth of what fresh children cost."""
+    """Runs the tests of pure expressions: one after the other in one box, for a sixth of what fresh children cost.
+
+    What goes wrong in the box may be the doing of those that came before, so it is judged again in a fresh child.
+    """
 
     def __init__(self) -> None:
         self.memo = Memo()
         self._turn = asyncio.Lock()
         self._sandbox: Sandbox | None = None
         self._box: Box | None = None
+        self._calls = 0
 
     async def judge(self, code: str, tests: Sequence[CallTest], limits: Limits) -> TestOutcome:
-        """What `run_tests` says of `code`, for which `is_pure` holds. Raises `SandboxError`."""
+        """What `run_tests` says of `code`, for which `is_pure` holds, within `limits`. Raises `SandboxError`."""
         key = (code, repr(tests))
-        return await self.memo.find(key, lambda: self._run(code, tests, limits), keep=lambda found: not found.error)
+        return await self.memo.find(key, lambda: self._run(code, tests, limits), keep=_is_for_good)
 
     async def _run(self, code: str, tests: Sequence[CallTest], limits: Limits) -> TestOutcome:
         async with self._turn:
-            current = await sandbox.shared()
-            if self._box is None or self._sandbox is not current:
-                self._sandbox, self._box = current, await current.open(limits=limits)
-            box = self._box
-            try:
-                return await run_tests(box, code, tests, limits=limits)
-            except BaseException:  # a fault of the box, or a call that was given up: the next one gets another
+            found = await self._run_in_box(code, tests)
+        if found.error or "MemoryError" in found.errors:
+            found = await run_tests(await sandbox.shared(), code, tests, limits=limits)
+        return found
+
+    async def _run_in_box(self, code: str, tests: Sequence[CallTest]) -> TestOutcome:
+        current = await sandbox.shared()
+        if self._box is None or self._sandbox is not current:
+            self._sandbox, self._box, self._calls = current, await current.open(limits=LIMITS), 0
+        box, self._calls = self._box, self._calls + 1
+        kept = False
+        try:
+            found = await run_tests(box, code, tests)
+            kept = self._calls < BOX_CALLS and not found.error
+            return found
+        finally:
+            if not kept:  # also a fault of the box, and a call that was given up
                 self._box = None
                 await box.aclose()
-                raise
+
+
+def _is_for_good(found: TestOutcome) -> bool:
+    """A limit on wall time may be the doing of a busy machine; all else would happen again."""
+    return "limit:wall" not in found.labels
 
 
 _expressions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Expressions] = weakref.WeakKeyDictionary()

@@ -55,9 +55,12 @@ def read_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _task(prompt: str, entry: str, cases: list[Case]) -> dict[str, Any]:
-    if len(cases) < 2:
+    (given, want), *hidden = cases or [["", ""]]
+    hidden = [case for i, case in enumerate(hidden) if case != cases[0] and case not in hidden[:i]]
+    if not hidden:
         raise ValueError("fewer than two usable tests")
-    (given, want), *hidden = cases
+    if all(answer == want for _, answer in hidden):
+        raise ValueError("all tests have the same answer, which a constant would pass")
     if entry:
         example = f"Define `{entry}`. Example: {entry}({', '.join(map(repr, given))}) is {want!r}."
     else:
@@ -103,7 +106,7 @@ def _asserts(source: str, called: str = "") -> tuple[str, list[Case]]:
         except (ValueError, TypeError):  # no literal, or one that JSON cannot hold
             continue
         names.append(call.func.id)
-    entry = called or (max(set(names), key=names.count) if names else "")
+    entry = called or (max(dict.fromkeys(names), key=names.count) if names else "")
     return entry, [case for case, name in zip(cases, names, strict=True) if name == entry]
 
 

@@ -118,13 +118,15 @@ def word_lengths(x: list[str]) -> list[int]:
     return [len(word) for word in x]
 
 
-@step("count the words by their first letter, as an object from letter to count", "words", "value")
+@step(
+    "count the words by their first letter, as an object from letter to count in the alphabet's order", "words", "value"
+)
 def count_initials(x: list[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for word in x:
         if word:
             counts[word[0]] = counts.get(word[0], 0) + 1
-    return counts
+    return dict(sorted(counts.items()))
 
 
 @step("find the longest beginning that all words share (empty for no words)", "words", "value")
@@ -230,7 +232,8 @@ def describe(chain: list[str], level: int) -> str:
     listed = "; then ".join(STEPS[name].text for name in chain)
     if level == 5:
         return f"Write a Python function f(x). x is {what}: {listed}. Return the result."
-    return f"Write a Python program. It reads {what} as one line of JSON, and: {listed}. It prints the result as JSON."
+    read = f"Write a Python program. It reads {what} as one line of JSON, and: {listed}."
+    return f"{read} It prints the result as json.dumps gives it."
 
 
 def solution(chain: list[str], level: int) -> str:

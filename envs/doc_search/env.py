@@ -79,6 +79,14 @@ class DocSearch(ToolEnv):
         self.cited: list[str] = []
         return f"question: {task['question']}"
 
+    @property
+    def has_demonstrator(self) -> bool:
+        return not self.questions
+
+    @property
+    def has_expert(self) -> bool:
+        return not self.questions
+
     @tool
     async def search(self, query: str, k: int = 1) -> str:
         """Search the documents.

@@ -8,7 +8,7 @@ import envs
 import sandbox
 from envs import call
 from envs.code_exec.env import CodeExec
-from envs.code_exec.expressions import Memo, is_pure, shared_expressions
+from envs.code_exec.expressions import BOX_CALLS, Memo, is_pure, shared_expressions
 from rewards.code import CallTest
 from sandbox.protocol import Limits
 
@@ -38,6 +38,10 @@ def test_pure_expressions(code: str) -> None:
         "id(x)", "hash('a')", "eval('1')", "[].append(x)", "lambda: x", "f'{x}'", "x = 1", "{1, 2}", "globals()",
         "print(x)",
         "[sum for sum in x][0].real", "await x", "(yield)", "x" + "+1" * 400, "exec('sum = max')",
+        "[[0 for exec in []], exec('import sys; sys.HIT = 1'), x][2]", "[[0 for type in []], type(1)]",
+        "[[0 for __builtins__ in []], __builtins__]", "[[0 for __import__ in []], __import__('os')]",
+        "[sum for sum in x]",
+        "[0 for x[0] in [9]]", "[0 for x[0:2] in [[]]]", "[v for v.a in x]", "[[0 for _ in []], _]",
     ],
 )  # fmt: skip
 def test_everything_else_may_depend_on_the_session_or_change_it(code: str) -> None:
@@ -135,6 +139,26 @@ async def test_a_session_that_was_changed_is_asked_itself() -> None:
     assert said[1:] == ["no output", "fail: wrong"]
     assert changed[1] == "pass"
     assert shared_expressions().memo.hits == known
+    await sandbox.close_shared()
+
+
+async def test_a_name_of_a_comprehension_means_nothing_outside_it() -> None:
+    _, said, _ = await episode(["[v for v in x] + [v]", "[[0 for given in []], given]", "SOLUTION"])
+    assert said == ["fail: NameError", "fail: NameError", "pass"]
+    await sandbox.close_shared()
+
+
+async def test_what_goes_wrong_in_a_used_box_is_judged_in_a_fresh_child() -> None:
+    expressions, tests = shared_expressions(), [CallTest(([1, 2],), 3)]
+    assert (await expressions.judge("sum(x)", tests, Limits())).passed == (True,)
+    box = expressions._box
+    slow = "sum(1 for v in range(4 * 10**7)) - 4 * 10**7 + sum(x)"  # over the box's limit, within the program's own
+    found = await expressions.judge(slow, tests, Limits(cpu_s=60, wall_s=100))
+    assert (found.passed, found.error) == ((True,), "")
+    assert expressions._box is not box
+    for number in range(BOX_CALLS + 1):
+        assert (await expressions.judge(f"sum(x) + {number} - {number}", tests, Limits())).passed == (True,)
+    assert expressions._calls == 1  # a box is replaced before it is worn out
     await sandbox.close_shared()
 
 

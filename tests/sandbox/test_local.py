@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import socket
 import time
 
 import pytest
@@ -278,3 +280,27 @@ async def test_asked_for_packages_can_be_imported():
     await box.aclose()
     with pytest.raises(SandboxError, match="no_such_package"):
         await sandbox.create("local", packages=("no_such_package",)).start()
+
+
+async def test_more_orders_than_the_zygotes_channel_holds_wait_their_turn():
+    box = sandbox.create("local", slots=2)
+    await box.start()
+    try:
+        box._zygote._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # room for a few
+        boxes = [await box.open() for _ in range(60)]
+        results = await asyncio.gather(*(each.run(f"print({n})") for n, each in enumerate(boxes)))
+        assert [result.stdout for result in results] == [f"{n}\n".encode() for n in range(60)]
+    finally:
+        await box.aclose()
+
+
+async def test_no_descriptors_left_is_the_sandboxs_fault(local: Sandbox):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert (await local.run("print(1)")).ok
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(SandboxError):
+            await local.run("print(1)")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (await local.run("print(1)")).stdout == b"1\n"
