@@ -39,6 +39,10 @@ class Completion:
     finish: Finish
 
 
+class WeightsError(ValueError):
+    """A weights file that is torn, of another version, or not this model's."""
+
+
 class EngineError(RuntimeError):
     """The engine failed; the episode is errored and retried, never scored."""
 
@@ -67,6 +71,10 @@ class Engine(Protocol):
 
         In-flight requests go on; every token drawn after this returns carries `version`. No kept prefix mixes versions.
         """
+        ...
+
+    def check(self) -> None:
+        """Raise `EngineError` if it can generate nothing any more."""
         ...
 
     async def aclose(self) -> None: ...

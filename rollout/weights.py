@@ -15,12 +15,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from rollout.engine import WeightsError
+
 _NAME = re.compile(r"weights-(\d{10})\.safetensors")
 _TEMPORARY = ".writing-"
-
-
-class WeightsError(ValueError):
-    """A weights file that is torn, of another version, or not this model's."""
 
 
 def write(
@@ -31,6 +29,7 @@ def write(
     """Write version `version` of the weights into `directory` (made if missing); returns the file's path.
 
     Tensors that share their memory (tied embeddings) are written once, under their first name. Any device and dtype.
+    Raises `OSError` where there is no room.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +43,8 @@ def write(
     try:
         save_file(tensors, temporary, metadata={"version": str(version)})
         os.replace(temporary, path)
+    except SafetensorError as error:
+        raise OSError(f"cannot write the weights to {path}: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
     return str(path)

@@ -3,7 +3,7 @@
     python -m rollout.worker --connect ipc:///tmp/run/link --name w0
 
 Everything else comes from the trainer. Exit status: 0 when the trainer said stop (or SIGTERM, SIGINT came), 3 when the
-engine, the model or the sandbox cannot be used, 4 when the trainer is gone.
+engine, the model or the sandbox cannot be used, 4 when the trainer is gone, 5 when the engine broke on the way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import msgspec
 
 import sandbox
 from rollout import wire
-from rollout.engine import Engine, EngineError
+from rollout.engine import Engine, EngineError, WeightsError
 from rollout.episode import Budget, CannotPlay, Stage, play_group
 from rollout.keys import Keys
 from rollout.link_client import LinkClient, TrainerLost
@@ -42,7 +42,7 @@ ENGINES = {
     "torch": "rollout.engines.torch_engine:TorchEngine",
     "vllm": "rollout.engines.vllm_engine:VllmEngine",
 }
-CANNOT_START, TRAINER_GONE = 3, 4
+CANNOT_START, TRAINER_GONE, ENGINE_FAILED = 3, 4, 5
 _PR_SET_PDEATHSIG = 1
 _ORPHAN_S = 10.0  # what an orderly end may take after the parent's
 
@@ -160,7 +160,7 @@ class Worker:
             try:
                 with self._stage.timeline.busy("load"):
                     await self._stage.engine.load(weights.path, weights.version)
-            except (OSError, EngineError):
+            except (OSError, WeightsError, EngineError):
                 if self._announced == announced:
                     raise
                 continue  # the file went because newer weights came
@@ -188,6 +188,7 @@ class Worker:
         began = time.monotonic()
         try:
             episodes = await play_group(ticket, self._stage)
+            self._stage.engine.check()  # what a broken engine made of the group is nobody's result
         except CannotPlay as error:
             self._link.send_refused(ticket, str(error))
         else:
@@ -229,7 +230,7 @@ async def work(options: argparse.Namespace) -> str:
             raise CannotStart(f"{type(error).__name__}: {error}") from error
         try:
             return await Worker(link, stage, config.max_episodes).run(welcome.weights)
-        except (EngineError, FileNotFoundError) as error:
+        except (FileNotFoundError, WeightsError) as error:
             raise CannotStart(f"weights cannot be loaded: {error}") from error
 
 
@@ -298,6 +299,8 @@ def main(arguments: list[str] | None = None) -> int:
         reason, status = asyncio.run(until_signal(options)), 0
     except CannotStart as error:
         reason, status = f"cannot start: {error}", CANNOT_START
+    except EngineError as error:
+        reason, status = f"the engine failed: {error}", ENGINE_FAILED
     except (TrainerLost, OSError, ValueError) as error:
         reason, status = str(error), TRAINER_GONE
     clear_up(options.parent, options.scratch)

@@ -65,6 +65,8 @@ class FakeEngine:
         assert await asyncio.to_thread(Path(path).read_text) == str(version)
         self.version = version
 
+    def check(self) -> None: ...
+
     async def aclose(self) -> None:
         self.closed = True
 

@@ -27,14 +27,20 @@ class State(msgspec.Struct):
 
 
 class Checkpoints:
-    """The `checkpoints` folder of a run whose last step is `last`."""
+    """The `checkpoints` folder of a run whose last step is `last`.
 
-    def __init__(self, folder: Path, tokenizer: Any, config: OutputConfig, last: int) -> None:
+    `source`, the one that the run went on from, stays: a worker that is restarted loads its model from there.
+    """
+
+    def __init__(
+        self, folder: Path, tokenizer: Any, config: OutputConfig, last: int, source: Path | None = None
+    ) -> None:
         self.folder = folder
         self.tokenizer = tokenizer
         self.every = config.checkpoint_every
         self.keep = config.keep_checkpoints
         self.last = last
+        self.source = source
 
     def after(self, learner: Learner, inbox: Inbox, elapsed_s: float) -> None:
         """Save if the learner's version is one to save."""
@@ -54,7 +60,8 @@ class Checkpoints:
         shutil.rmtree(path, ignore_errors=True)
         os.rename(temporary, path)
         for old in found(self.folder)[: -self.keep]:
-            shutil.rmtree(old)
+            if self.source is None or old.name != self.source.name:
+                shutil.rmtree(old)
         return path
 
 

@@ -50,5 +50,5 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
             for name, value in episode.components.items():
                 components[f"reward/{name}"].append(value)
             kinds[f"success/{group.ticket.env}/{episode.kind or 'all'}"].append(score(episode))
-    figures |= {name: mean(values) for name, values in sorted((components | kinds).items())}
+    figures = {name: mean(values) for name, values in sorted((components | kinds).items())} | figures
     return {name: value for name, value in figures.items() if not math.isnan(value)}

@@ -20,9 +20,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import envs
+from envs import levels, scoring, splits, tool_env
+from rollout import chat, template, tool_calls
 from rollout.template import ChatTemplate
 from rollout.tool_calls import Format
-from trainer import demos, sft
+from trainer import attention, batch, demos, optimizers, sft
 from trainer.config import OptimConfig
 from trainer.learner import load_model
 
@@ -155,7 +157,8 @@ def _tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
 def _key(env: str, seed: int) -> str:
     """A hash of the recipe, of this code and of the environments' own source files."""
     digest = hashlib.sha256(f"{sorted(envs.mix(env).names)} {env} {imitation(seed)} {torch.__version__}".encode())
-    sources = {Path(__file__), Path(sft.__file__), Path(demos.__file__)}
+    shared = (sft, demos, optimizers, batch, attention, template, chat, tool_calls, levels, splits, scoring, tool_env)
+    sources = {Path(__file__), *(Path(module.__file__ or "") for module in shared)}
     for name in envs.mix(env).names:
         home = Path(inspect.getfile(type(envs.make(name))))
         sources |= {home} if home.name != "env.py" else set(home.parent.glob("*.py"))

@@ -50,14 +50,16 @@ class Evaluations:
         """Start an evaluation if one is due at `version`; the last is for `wait`."""
         if self.on and version % self.every == 0 and version < self.last:
             self._start(version)
-        self._ask(math.ceil(self.tasks / PARTS))
+        self._ask(math.ceil(self.tasks / min(PARTS, self.every or PARTS)))
 
     def wait(self, version: int) -> None:
-        """Finish every evaluation that is due by `version`, also those that a killed run began and did not record."""
+        """Finish every evaluation that is due at `version`, and those that a killed run began and did not record."""
         if self.on:
-            due = [*range(0, version + 1, self.every), *[self.last] * (version == self.last)]
-            for each in due:
-                self._start(each)
+            for each in range(0, version, self.every):
+                if any(self.inbox.has(self.ticket_for(each * ROUND + i, i)) for i in range(self.tasks)):
+                    self._start(each)
+            if version % self.every == 0 or version == self.last:
+                self._start(version)
             self._ask(len(self._later))
             self.inbox.serve_evaluations(lambda: sum(self.tasks - len(g) for g in self._groups.values()))
 

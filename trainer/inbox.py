@@ -15,8 +15,11 @@ from typing import Protocol
 
 import msgspec
 
+from envs.types import Status
 from rollout import wire
 from trainer.ledger import Ledger
+
+ATTEMPTS = 3  # to play a task of which nothing comes
 
 
 class StalledError(RuntimeError):
@@ -71,6 +74,9 @@ class Inbox:
         self._arrived: dict[tuple[str, int, int], wire.Group] = {}
         self._wanted: set[tuple[str, int, int]] = set()
         self._on_eval: Callable[[wire.Group], None] | None = None
+        self._broken: list[wire.Ticket] = []  # whose group came without a sound episode
+        self._failures = 0  # of such groups in a row
+        self._last_failure = ""
         self._lock = threading.Condition()
         self.ledger.unmark(self.state.steps)
         for id_ in range(self.state.trained_below, self.state.granted):
@@ -89,12 +95,31 @@ class Inbox:
         for ticket in tickets:
             self._ask(ticket)
 
+    def has(self, ticket: wire.Ticket) -> bool:
+        """Whether the ticket's group is in the ledger."""
+        return ticket.key in self.ledger.offsets
+
     def receive(self, group: wire.Group) -> None:
-        """Write `group` to the ledger, then hold it ready. What is there already is left as it is."""
+        """Write `group` to the ledger, then hold it ready. What is there already is left as it is.
+
+        A training group of which no episode is sound says nothing but that something is broken: it is not kept, and
+        its task comes again; a task that fails while others succeed does so `ATTEMPTS` times.
+        """
         key = group.ticket.key
         with self._lock:
             if key in self.ledger.offsets:
                 return
+            broken = [e.error for e in group.episodes if e.status is Status.ERRORED]
+            if group.ticket.purpose == "train" and len(broken) == len(group.episodes):
+                self._failures, self._last_failure = self._failures + 1, broken[0]
+                if self._failures > ATTEMPTS or group.ticket.attempt < ATTEMPTS:
+                    if key in self._wanted:
+                        self._wanted.discard(key)
+                        self._broken.append(group.ticket)
+                        self._lock.notify_all()
+                    return
+            else:
+                self._failures = 0
             offset = self.ledger.append(group)
             if key in self._wanted:
                 self._arrived[key] = group
@@ -147,16 +172,24 @@ class Inbox:
 
     def _next(self, what: str) -> wire.Group:
         deadline = time.monotonic() + self.stall_s
-        with self._lock:
-            while not self._ready:
-                self.check()
-                if time.monotonic() > deadline:
-                    raise StalledError(f"nothing arrived for {self.stall_s:.0f} s; waiting for {what}")
-                self._lock.wait(0.1)
-            _, key = heapq.heappop(self._ready)
-            self._wanted.discard(key)
-            group = self._arrived.pop(key, None)
-        return group if group is not None else self.ledger.read(key)
+        while True:
+            with self._lock:
+                broken, self._broken = self._broken, []
+            for ticket in broken:
+                self._ask_again(ticket, "groups/errored")
+            with self._lock:
+                if not self._ready:
+                    self._lock.wait(0.1)
+                if self._ready:
+                    _, key = heapq.heappop(self._ready)
+                    self._wanted.discard(key)
+                    group = self._arrived.pop(key, None)
+                    return group if group is not None else self.ledger.read(key)
+            self.check()
+            if time.monotonic() > deadline:
+                failed = f"; {self._failures} groups failed, the last with: {self._last_failure}"
+                told = failed if self._failures else ""
+                raise StalledError(f"nothing arrived for {self.stall_s:.0f} s; waiting for {what}{told}")
 
     def _serve(self, group: wire.Group) -> None:
         assert self._on_eval is not None, "an evaluation group arrived that nobody asked for"
@@ -166,9 +199,12 @@ class Inbox:
         """Count the drop by environment and length, since dropping stragglers biases training to short episodes."""
         ticket = group.ticket
         longest = max((len(s.tokens) for e in group.episodes for s in e.sequences), default=0)
-        self.dropped["groups/dropped_stale"] += 1
         self.dropped[f"groups/dropped_stale/{ticket.env}"] += 1
         self.dropped[f"groups/dropped_stale/to_{1 << max(6, (longest - 1).bit_length())}_tokens"] += 1
+        self._ask_again(ticket, "groups/dropped_stale")
+
+    def _ask_again(self, ticket: wire.Ticket, why: str) -> None:
+        self.dropped[why] += 1
         self.state.attempts[ticket.id] = ticket.attempt + 1
         self._ask(self.ticket_for(ticket.id, ticket.attempt + 1))
 

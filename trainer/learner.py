@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -16,31 +18,63 @@ from transformers.utils import logging as transformers_logging
 from trainer import optimizers
 from trainer.algorithms import ALGORITHMS, TokenTerms
 from trainer.attention import NAME as PACKED_ATTENTION
-from trainer.attention import packed_logits
+from trainer.attention import Layout, packed_logits
 from trainer.batch import Batch, Packed, Row, collate, microbatches
 from trainer.config import RunConfig
 from trainer.stats import TokenStats
+
+TOLERANCE = 1e-3  # how far packed attention may be from transformers' own: nats, on average
 
 transformers_logging.disable_progress_bar()  # it would write into the live view
 
 
 def pick_device(name: str) -> str:
-    """`name`, or the GPU where it is "auto" and there is one."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    """`name`, or the GPU where it is "auto" and there is one. Raises `ValueError` for a device that is not there."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch built without it asserts
+        raise ValueError(f"--device {name}: {str(error).splitlines()[0]}") from error
+    return name
 
 
 def load_model(path: str, device: str) -> PreTrainedModel:
-    """A causal LM with float32 weights and packed attention. Raises `ValueError` for a path that holds none."""
+    """A causal LM with float32 weights and packed attention.
+
+    Raises `ValueError` for a path that holds none, or one whose attention is of another sort than the packed one.
+    """
     try:
         AutoConfig.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=PACKED_ATTENTION)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
             f"--model {path}: not a folder with a transformers causal LM, nor a hub id that can be fetched ({reason})"
         ) from error
     model.to(torch.device(device))  # type: ignore[arg-type]  # a decorator hides the signature
-    return model.eval()  # dropout would make pi differ from the policy that the engine samples
+    model.eval()  # dropout would make pi differ from the policy that the engine samples
+    _check_attention(model)
+    return model
+
+
+@torch.no_grad()
+def _check_attention(model: PreTrainedModel) -> None:
+    """Compare two short packed sequences with transformers' own attention: not every architecture fits."""
+    lengths, device = [9, 5], next(model.parameters()).device
+    embeddings: Any = model.get_input_embeddings()
+    vocabulary = embeddings.num_embeddings
+    ids = torch.randint(vocabulary, (sum(lengths),), generator=torch.Generator().manual_seed(0)).to(device)
+    everything = torch.arange(len(ids), device=device)
+    packed = packed_logits(model, ids, Layout.of(lengths, device), everything).log_softmax(-1)
+    model.set_attn_implementation("eager")
+    alone = torch.cat([model(input_ids=part[None], use_cache=False).logits[0] for part in ids.split(lengths)])
+    model.set_attn_implementation(PACKED_ATTENTION)
+    expected = alone.log_softmax(-1)
+    off = (expected.exp() * (packed - expected).abs()).sum(-1).max().item()
+    if not off < TOLERANCE:
+        name = type(model).__name__
+        raise ValueError(f"{name} cannot be trained here: packed attention is off by {off:.2g} nats")
 
 
 class Learner:
@@ -166,14 +200,23 @@ class Learner:
         return {name: p.detach() for name, p in self.model.named_parameters()}
 
     def save(self, folder: Path) -> None:
-        """Write the model in transformers' format, and the optimizers beside it."""
-        self.model.save_pretrained(folder)
+        """Write the model in transformers' format, and the optimizers beside it. Raises `OSError` (disk full)."""
         state = {"version": self.version, "optimizers": [o.state_dict() for o in self.optimizers]}
-        torch.save(state, folder / "optimizer.pt")
+        try:
+            self.model.save_pretrained(folder)
+            torch.save(state, folder / "optimizer.pt")
+        except (SafetensorError, RuntimeError) as error:  # what either library makes of a full disk
+            raise OSError(f"cannot write the checkpoint {folder}: {error}") from error
 
     def restore(self, folder: Path) -> None:
-        """Take the optimizers and the version from `folder`; the model must have been loaded from there."""
-        state = torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True)
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.version = state["version"]
+        """Take the optimizers and the version from `folder`; the model must have been loaded from there.
+
+        Raises `ValueError` for a damaged file.
+        """
+        try:
+            state = torch.load(folder / "optimizer.pt", map_location=self.device, weights_only=True)
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            self.version = state["version"]
+        except (OSError, RuntimeError, UnpicklingError, EOFError, KeyError, ValueError) as error:
+            raise ValueError(f"{folder}: the optimizer's state is damaged ({type(error).__name__}: {error})") from error

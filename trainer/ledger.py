@@ -57,14 +57,14 @@ class Ledger:
     def mark(self, step: int, keys: list[tuple[str, int, int]]) -> None:
         """Note which tickets' groups step number `step` (from 1) is made of."""
         with self.steps_path.open("a") as file:
-            file.write(json.dumps({"step": step, "tickets": [list(key) for key in keys]}) + "\n")
+            file.write(_step_line(step, keys))
 
     def unmark(self, step: int) -> None:
         """Forget the steps after `step`: they are made again."""
         kept = {number: keys for number, keys in read_steps(self.path.parent).items() if number <= step}
-        self.steps_path.write_text("")
-        for number, keys in kept.items():
-            self.mark(number, keys)
+        temporary = self.steps_path.with_suffix(".tmp")
+        temporary.write_text("".join(_step_line(number, keys) for number, keys in kept.items()))
+        temporary.rename(self.steps_path)
 
     def close(self) -> None:
         os.close(self._file)
@@ -85,6 +85,10 @@ def read_steps(folder: Path) -> dict[int, list[tuple[str, int, int]]]:
             record = json.loads(line)
             steps[record["step"]] = [tuple(key) for key in record["tickets"]]
     return steps
+
+
+def _step_line(step: int, keys: list[tuple[str, int, int]]) -> str:
+    return json.dumps({"step": step, "tickets": [list(key) for key in keys]}) + "\n"
 
 
 def _frames(path: Path) -> Iterator[tuple[int, int, wire.Group]]:

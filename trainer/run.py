@@ -61,11 +61,14 @@ def main(args: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             console.print(f"interrupted; go on with: python -m trainer.run --resume {run.folder}", soft_wrap=True)
             return INTERRUPTED
-        except (LinkError, WorkerError, StalledError, OSError) as error:
+        except (LinkError, WorkerError, StalledError, OSError, ValueError) as error:
             print(f"error: {error}\ngo on with: python -m trainer.run --resume {run.folder}", file=sys.stderr)
             return 1
-    report.show_episodes(run.folder, console)
-    curve = report.draw_curve(run.folder)
+        try:
+            report.show_episodes(run.folder, console)
+            curve = report.draw_curve(run.folder)
+        except KeyboardInterrupt:
+            return INTERRUPTED
     console.print(f"run: {run.folder}\ncurve: {curve}\npage: python -m trainer.view {run.folder}", soft_wrap=True)
     return 0
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import torch
@@ -19,6 +21,7 @@ from rollout.link import LinkServer
 from rollout.template import ChatTemplate
 from rollout.wire import Group, Purpose, Ticket
 from rollout.worker import WorkerConfig
+from sandbox import SandboxError
 from trainer import checkpoint, embedded, scratch
 from trainer.checkpoint import Checkpoints
 from trainer.config import RunConfig
@@ -33,7 +36,7 @@ from trainer.loop import train
 from trainer.metrics import Metrics, Sink, open_sinks
 from trainer.publish import Publisher
 
-STALL_MARGIN_S = 180.0  # beyond the longest episode, for an engine that starts and for a slow machine
+STALL_MARGIN_S = 180.0  # beyond the longest episode and its last reply, for an engine that starts
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class Prepared:
     state: checkpoint.State | None
     sinks: list[Sink]
     engine_threads: int
+    lock: int
 
 
 def prepare(run: Run) -> Prepared:
     """Raises `ValueError`, one line, for a model or a checkpoint that cannot be used."""
     config = run.config
+    lock = _lock(run.folder)
     engine_threads, trainer_threads = threads(config)
     torch.set_num_threads(trainer_threads)
     model_path = starting_model(run)
@@ -67,7 +72,19 @@ def prepare(run: Run) -> Prepared:
     if run.checkpoint is not None:
         state = checkpoint.read_state(run.checkpoint)
         learner.restore(run.checkpoint)
-    return Prepared(run, model_path, template, learner, state, open_sinks(run.folder, config), engine_threads)
+    return Prepared(run, model_path, template, learner, state, open_sinks(run.folder, config), engine_threads, lock)
+
+
+def _lock(folder: Path) -> int:
+    """Keep other trainers out of the run's folder for as long as the descriptor is open. Raises `ValueError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(f"{folder} is in use: another trainer is running it") from None
+    return descriptor
 
 
 def starting_model(run: Run) -> str:
@@ -76,8 +93,11 @@ def starting_model(run: Run) -> str:
         return str(run.checkpoint)
     if run.config.model != "embedded":
         return run.config.model
-    with stages() as progress:
-        return str(embedded.build(run.config.env, run.config.seed, progress))
+    try:
+        with stages() as progress:
+            return str(embedded.build(run.config.env, run.config.seed, progress))
+    except (OSError, SandboxError) as error:
+        raise ValueError(f"the embedded model cannot be made: {error}") from error
 
 
 def threads(config: RunConfig) -> tuple[int, int]:
@@ -105,7 +125,7 @@ def worker_config(prepared: Prepared) -> bytes:
         sandbox=rollout.sandbox,
         sandbox_slots=rollout.sandbox_slots,
         max_episodes=rollout.slots,
-        budget=Budget(wall_s=rollout.episode_timeout_s),
+        budget=Budget(wall_s=rollout.episode_timeout_s, generate_s=rollout.episode_timeout_s),
     )
     return msgspec.json.encode(worker)
 
@@ -161,7 +181,7 @@ def execute(prepared: Prepared, console: Console) -> None:
             ledger,
             link,
             state=state.inbox if state else None,
-            stall_s=config.rollout.episode_timeout_s + STALL_MARGIN_S,
+            stall_s=2 * config.rollout.episode_timeout_s + STALL_MARGIN_S,
             check=check,
         )
         inbox.dropped.update(state.dropped if state else {})
@@ -181,7 +201,9 @@ def execute(prepared: Prepared, console: Console) -> None:
             last=config.steps,
             recorded=[int(r["eval/step"]) for r in log.history if "eval/step" in r],
         )
-        checkpoints = Checkpoints(run.folder / "checkpoints", prepared.template.tokenizer, config.output, config.steps)
+        checkpoints = Checkpoints(
+            run.folder / "checkpoints", prepared.template.tokenizer, config.output, config.steps, run.checkpoint
+        )
         link.start()
         supervisor.start()
         plain = config.output.plain or not console.is_terminal

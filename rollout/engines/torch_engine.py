@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_log
 
 from rollout import weights
-from rollout.engine import Completion, EngineError, Sampling
+from rollout.engine import Completion, EngineError, Sampling, WeightsError
 from rollout.engines.slots import Plan, Request, Slots
 from rollout.engines.torch_cache import ATTENTION, Pass, SlotCache
 from rollout.engines.torch_sampling import draw
@@ -72,7 +72,7 @@ class TorchEngine:
 
     async def generate(self, token_ids: list[int], sampling: Sampling, *, session: str) -> Completion:
         """See `Engine.generate`."""
-        self._check_running()
+        self.check()
         if sampling.temperature < 0 or sampling.top_p <= 0:
             raise ValueError(f"temperature {sampling.temperature} and top_p {sampling.top_p} are no distribution")
         if not token_ids or len(token_ids) >= self.context or sampling.max_tokens < 1:
@@ -95,7 +95,7 @@ class TorchEngine:
 
     async def load(self, path: str, version: int) -> None:
         """See `Engine.load`. Raises `WeightsError`, and goes on with the old weights, if the file is not right."""
-        self._check_running()
+        self.check()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loads.append((path, version, future))
         self._wake.set()
@@ -108,7 +108,8 @@ class TorchEngine:
             await asyncio.wait([self._task])
         await asyncio.to_thread(self._thread.shutdown)
 
-    def _check_running(self) -> None:
+    def check(self) -> None:
+        """See `Engine.check`."""
         if self._task is None or self._task.done():
             raise EngineError(str(self._failure or "the engine was not started")) from self._failure
 
@@ -144,7 +145,7 @@ class TorchEngine:
         path, version, future = self._loads[0]
         try:
             await self._in_thread(self._read, path, version)
-        except weights.WeightsError as error:
+        except WeightsError as error:
             if not future.done():
                 future.set_exception(error)
         else:
@@ -257,10 +258,10 @@ class TorchEngine:
         for name, tensor in tensors.items():
             if name not in own or own[name].shape != tensor.shape:
                 what = "no such tensor" if name not in own else f"shape {list(own[name].shape)}"
-                raise weights.WeightsError(f"{path} holds {name} {list(tensor.shape)}; the model has {what}")
+                raise WeightsError(f"{path} holds {name} {list(tensor.shape)}; the model has {what}")
             wanted.discard(by_tensor.get(id(own[name]), name))
         if wanted:
-            raise weights.WeightsError(f"{path} lacks {len(wanted)} tensors of the model, {min(wanted)} among them")
+            raise WeightsError(f"{path} lacks {len(wanted)} tensors of the model, {min(wanted)} among them")
         with torch.no_grad():
             for name, tensor in tensors.items():
                 own[name].copy_(tensor)

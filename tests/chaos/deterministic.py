@@ -54,6 +54,8 @@ class HashEngine:
     async def load(self, path: str, version: int) -> None:
         self.version = version
 
+    def check(self) -> None: ...
+
     async def aclose(self) -> None: ...
 
 

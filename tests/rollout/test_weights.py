@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from rollout import weights
-from rollout.weights import WeightsError
+from rollout.engine import WeightsError
 
 
 def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -86,4 +87,15 @@ def test_a_reader_keeps_what_it_mapped(tmp_path):
 def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(AttributeError):
         weights.write(tmp_path, 1, {"a": "not a tensor"})  # type: ignore[dict-item]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_is_an_os_error_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(tensors, path, metadata):
+        Path(path).write_bytes(b"half")
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(weights, "save_file", full)
+    with pytest.raises(OSError, match="cannot write the weights to .*: No space left on device"):
+        weights.write(tmp_path, 1, {"a": torch.zeros(2)})
     assert list(tmp_path.iterdir()) == []

@@ -146,6 +146,21 @@ async def test_weights_that_cannot_be_loaded_end_the_worker(run, error):
         await run.work(Broken())
 
 
+async def test_an_engine_that_breaks_ends_the_worker_and_none_of_its_groups_is_sent(run):
+    class Breaks(FakeEngine):
+        async def generate(self, token_ids, sampling, *, session):
+            raise EngineError("out of memory")
+
+        def check(self):
+            raise EngineError("the engine failed: out of memory")
+
+    run.publish(1)
+    run.server.grant(make_ticket(0))
+    with pytest.raises(EngineError, match="the engine failed: out of memory"):
+        await run.work(Breaks())
+    assert run.groups.empty()
+
+
 async def test_episodes_in_play_are_bounded_and_waiting_tickets_start_as_soon_as_there_is_room(run):
     class Counts(FakeEngine):
         most = 0

@@ -49,3 +49,9 @@ def test_sparkline_and_plain_line():
     line = plain_line({"step": 3, "reward/mean": 0.25, "policy/ratio_max": 99.0}, 10)
     assert line.startswith("step 3/10  reward 0.250")
     assert "ALARM ratio 99" in line
+
+
+def test_a_component_called_mean_leaves_the_reward_alone():
+    one = episode(0.25)
+    one.components["mean"] = 9.0
+    assert describe([Group(ticket(0, group_size=1), [one], "w0")])["reward/mean"] == 0.25

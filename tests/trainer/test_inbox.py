@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 
 import msgspec
 import pytest
 
 from rollout.wire import Group
 from tests.trainer.conftest import episode, group, sequence, ticket
-from trainer.inbox import Inbox, InboxState, StalledError
+from trainer.inbox import ATTEMPTS, Inbox, InboxState, StalledError
 from trainer.ledger import Ledger, read_groups, read_steps
 
 
@@ -72,6 +74,55 @@ def test_a_duplicate_counts_once(tmp_path, link):
     with pytest.raises(StalledError):
         box.take(1, oldest=0)
     assert len(list(read_groups(tmp_path))) == 1
+
+
+def broken(index, attempt=0) -> Group:
+    return Group(ticket(index, attempt=attempt), [episode(None, error="boom"), episode(None, error="boom")], "w0")
+
+
+def test_a_group_without_a_sound_episode_is_not_kept_and_its_task_comes_again(tmp_path, link):
+    box = inbox(tmp_path, link)
+    box.grant(2)
+    box.receive(broken(0))
+    box.receive(broken(0))  # the worker sends it again
+    box.receive(group(1, [0.0, 1.0]))
+    assert [g.ticket.id for g in box.take(1, oldest=0)] == [1]
+    assert link.keys() == [(0, 0), (1, 0), (0, 1)]
+    assert (box.dropped, box.state.attempts) == ({"groups/errored": 1}, {0: 1})
+    assert len(list(read_groups(tmp_path))) == 1
+    box.receive(Group(ticket(0, attempt=1), group(0, [0.0, 1.0]).episodes, "w0"))
+    assert [g.ticket.attempt for g in box.take(1, oldest=0)] == [1]
+
+
+def test_an_outage_ends_the_run_with_its_cause_and_uses_up_no_task(tmp_path, link):
+    box = inbox(tmp_path, link, total=4)
+    box.grant(4)
+
+    def fail():
+        for number, granted in enumerate(link.granted):  # grows meanwhile
+            if number > 40:
+                return
+            box.receive(broken(granted.id, granted.attempt))
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    with pytest.raises(StalledError, match=r"nothing arrived .* groups failed, the last with: boom"):
+        box.take(1, oldest=0)
+    thread.join()
+    assert (box.state.steps, box.state.trained_below, list(read_groups(tmp_path))) == (0, 0, [])
+
+
+def test_a_task_that_alone_fails_does_not_hold_up_the_run(tmp_path, link):
+    box = inbox(tmp_path, link)
+    box.grant(2)
+    for attempt in range(ATTEMPTS):
+        box.receive(broken(0, attempt))
+        box.receive(Group(ticket(1, attempt=attempt), group(1, [0.0, 1.0]).episodes, "w0"))
+        with contextlib.suppress(StalledError):
+            box.take(2, oldest=0)
+    box.receive(broken(0, ATTEMPTS))
+    assert [g.ticket.key for g in box.take(1, oldest=0)] == [("train", 0, ATTEMPTS)]
 
 
 def test_a_group_that_spans_too_many_versions_is_dropped_whole_and_its_task_comes_again(tmp_path, link):

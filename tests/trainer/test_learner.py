@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.multiprocessing as mp
-from transformers import LlamaForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 
 from tests.trainer.conftest import group
 from trainer.attention import NAME as PACKED_ATTENTION
 from trainer.attention import Layout, packed_logits
 from trainer.batch import collate, pack
 from trainer.config import AlgorithmConfig, OptimConfig, RolloutConfig, RunConfig
-from trainer.learner import Learner
+from trainer.learner import Learner, load_model, pick_device
 
 
 def config(**algorithm) -> RunConfig:
@@ -185,3 +185,30 @@ def test_saved_and_restored_goes_on_as_before(tiny, tmp_path):
         one.step(batch(one))
     for name, tensor in learner.named_tensors().items():
         assert torch.equal(tensor, other.named_tensors()[name]), name
+
+
+def test_a_damaged_optimizer_is_bad_input(tiny, tmp_path):
+    learner = Learner(tiny, config())
+    learner.save(tmp_path)
+    whole = (tmp_path / "optimizer.pt").read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"no torch file"):
+        (tmp_path / "optimizer.pt").write_bytes(damaged)
+        with pytest.raises(ValueError, match="the optimizer's state is damaged"):
+            learner.restore(tmp_path)
+
+
+def test_an_attention_that_is_not_computed_here_is_refused(tiny_folder, tmp_path):
+    assert load_model(str(tiny_folder), "cpu").config._attn_implementation == PACKED_ATTENTION
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    capped = Gemma2Config(
+        vocab_size=61, num_key_value_heads=2, head_dim=8, attn_logit_softcapping=0.5, initializer_range=0.5, **sizes
+    )
+    Gemma2ForCausalLM(capped).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="Gemma2ForCausalLM cannot be trained here"):
+        load_model(str(tmp_path), "cpu")
+
+
+@pytest.mark.parametrize("name", ["gpuu", "cuda:7"])
+def test_a_device_that_is_not_there_is_bad_input(name):
+    with pytest.raises(ValueError, match=f"--device {name}: "):
+        pick_device(name)
