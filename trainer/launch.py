@@ -33,7 +33,8 @@ class _Worker:
 
 
 class Supervisor:
-    """Runs `count` workers that connect to `address`; `on_death(name)` hears of each that ended.
+    """Runs `count` workers that connect to `address`, for at most `tickets` each at a time; `on_death(name)` hears of
+    each that ended.
 
     `scratch` is this run's folder in shared memory, which a worker removes if this process is killed. `arrived` counts
     the groups that came from all workers: while it grows, workers may die as often as they like.
@@ -48,11 +49,13 @@ class Supervisor:
         logs: Path,
         scratch: Path,
         *,
+        tickets: int,
         on_death: Callable[[str], None],
         arrived: Callable[[], int],
     ) -> None:
         self.address = address
         self.scratch = scratch
+        self.tickets = tickets
         self.on_death = on_death
         self.arrived = arrived
         self._arrived_before = 0
@@ -115,7 +118,7 @@ class Supervisor:
 
     def _spawn(self, worker: _Worker) -> None:
         command = [sys.executable, "-m", "rollout.worker", "--connect", self.address, "--name", worker.name]
-        command += ["--parent", str(os.getpid()), "--scratch", str(self.scratch)]
+        command += ["--parent", str(os.getpid()), "--scratch", str(self.scratch), "--capacity", str(self.tickets)]
         # A session of its own: Ctrl-C reaches the trainer alone, which then ends its workers in order.
         with worker.log.open("ab") as log:
             worker.process = subprocess.Popen(

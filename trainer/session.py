@@ -165,6 +165,7 @@ def execute(prepared: Prepared, console: Console) -> None:
             config.rollout.workers,
             run.folder / "logs",
             folder,
+            tickets=max(1, config.rollout.slots),  # evaluations have one episode a ticket
             on_death=link.worker_gone,
             arrived=lambda: link.state().counts.get("accepted", 0),
         )
