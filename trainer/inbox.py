@@ -47,7 +47,7 @@ class Inbox:
     """`receive` is called by the link's thread, everything else by the trainer's.
 
     `ticket_for(id, attempt)` makes the ticket of a data position; `total` ids exist in the run. `check` is called
-    while waiting and may raise to end the wait.
+    before every step and while waiting, and may raise to end the run.
     """
 
     def __init__(
@@ -133,6 +133,7 @@ class Inbox:
         arrives for `stall_s` seconds.
         """
         taken: list[wire.Group] = []
+        self.check()
         while len(taken) < count:
             group = self._next(f"{count - len(taken)} more groups of {count} for the next step")
             if group.ticket.purpose == "eval":

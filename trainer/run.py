@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
+from trainer import interrupts
 from trainer.invocation import Run, parse
 
 INTERRUPTED = 130
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Exit status: 0 trained, 1 the run failed, 2 bad input, 130 interrupted."""
     console = Console()
     run: Run | None = None
-    with _terminable():
+    with interrupts.obeyed():
         try:
             run = parse(sys.argv[1:] if args is None else args)
             # Idle threads must sleep: where another process wants the core, spinning ones cost many times the work.

@@ -22,7 +22,7 @@ from rollout.template import ChatTemplate
 from rollout.wire import Group, Purpose, Ticket
 from rollout.worker import WorkerConfig
 from sandbox import SandboxError
-from trainer import checkpoint, embedded, scratch
+from trainer import checkpoint, embedded, interrupts, scratch
 from trainer.checkpoint import Checkpoints
 from trainer.config import RunConfig
 from trainer.evals import Evaluations
@@ -173,6 +173,7 @@ def execute(prepared: Prepared, console: Console) -> None:
         ending.callback(link.stop, "the run is over")
 
         def check() -> None:
+            interrupts.check()
             link.check()
             supervisor.check()
 
