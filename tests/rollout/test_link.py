@@ -261,6 +261,7 @@ async def test_a_worker_that_never_reads_does_not_hold_up_the_others(serve, join
             server.grant(make_ticket(id, env=padding))
         await until(lambda: server.state().out == 6000)
         client = await join("quick", 4)
+        await until(lambda: [w.loaded for w in server.state().workers] == [0, 0])  # it may be given tickets now
         server.grant(make_ticket(10_000))
         ticket = await receive(client)
         assert ticket.id == 10_000
