@@ -81,11 +81,11 @@ def row_of(sequence: wire.Sequence, advantage: float, group: int, episode: int) 
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows laid end to end: N tokens in S rows, M of them sampled."""
+    """S rows laid into one, M of whose tokens were sampled, after U different beginnings."""
 
-    tokens: Tensor  # [N] int64
     layout: Layout
-    predict: Tensor  # [M] int64: index of the token *before* each sampled one, whose logits predict it
+    keep: Tensor  # [U] int64: index of each token whose logits predict a sampled one
+    predict: Tensor  # [M] int64 in [0, U): which of those predicts the token
     targets: Tensor  # [M] int64: the sampled ids
     row: Tensor  # [M] int64 in [0, S)
     behaviour: Tensor  # [M] float32: log mu, nats
@@ -111,21 +111,17 @@ def microbatches(rows: Seq[Row], micro_tokens: int) -> list[list[int]]:
 
 def collate(rows: Seq[Row], scales: Seq[float], device: torch.device | str = "cpu") -> Packed:
     """Pack `rows`; `scales[i]` is the weight of each sampled token of row i."""
-    lengths = [len(r.tokens) for r in rows]
-    sampled = torch.tensor([flag for r in rows for flag in r.sampled])
-    at = sampled.nonzero()[:, 0]
-    tokens = torch.tensor([t for r in rows for t in r.tokens])
-    row = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths))[at]
-    logprobs = torch.tensor([lp for r in rows for lp in r.logprobs], dtype=torch.float32)
-    advantage = torch.tensor([r.advantage for r in rows], dtype=torch.float32)
-    scale = torch.tensor(scales, dtype=torch.float32)
-    return Packed(
-        tokens.to(device),
-        Layout.of(lengths, device),
-        (at - 1).to(device),
-        tokens[at].to(device),
-        row.to(device),
-        logprobs[at].to(device),
-        advantage[row].to(device),
-        scale[row].to(device),
-    )
+    layout = Layout.of([r.tokens for r in rows], device)
+    row, place = (torch.tensor(x) for x in zip(*((i, p) for i, r in enumerate(rows) for p in _sampled(r)), strict=True))
+    row, place = row.to(device), place.to(device)
+    keep, predict = layout.grid[row, place - 1].unique(return_inverse=True)
+    logprobs = torch.tensor([r.logprobs[p] for r in rows for p in _sampled(r)], dtype=torch.float32, device=device)
+    advantage = torch.tensor([r.advantage for r in rows], dtype=torch.float32, device=device)
+    scale = torch.tensor(scales, dtype=torch.float32, device=device)
+    targets = layout.tokens[layout.grid[row, place]]
+    return Packed(layout, keep, predict, targets, row, logprobs, advantage[row], scale[row])
+
+
+def _sampled(row: Row) -> list[int]:
+    """Places of the sampled tokens."""
+    return [place for place, flag in enumerate(row.sampled) if flag]

@@ -60,18 +60,23 @@ def load_model(path: str, device: str) -> PreTrainedModel:
 
 @torch.no_grad()
 def _check_attention(model: PreTrainedModel) -> None:
-    """Compare two short packed sequences with transformers' own attention: not every architecture fits."""
-    lengths, device = [9, 5], next(model.parameters()).device
+    """Compare short packed sequences, two of which begin alike, with transformers' own attention on each: not every
+    architecture fits."""
+    device = next(model.parameters()).device
     embeddings: Any = model.get_input_embeddings()
-    vocabulary = embeddings.num_embeddings
-    ids = torch.randint(vocabulary, (sum(lengths),), generator=torch.Generator().manual_seed(0)).to(device)
-    everything = torch.arange(len(ids), device=device)
-    packed = packed_logits(model, ids, Layout.of(lengths, device), everything).log_softmax(-1)
+    draw = torch.Generator().manual_seed(0)
+    one, two = torch.randint(embeddings.num_embeddings, (2, 9), generator=draw).tolist()
+    sequences = [one, one[:3] + two[:4], two[:5]]
+    layout = Layout.of(sequences, device)
+    logits = packed_logits(model, layout, torch.arange(len(layout.tokens), device=device))
+    packed = torch.cat([logits[cells[: len(s)]] for cells, s in zip(layout.grid, sequences, strict=True)]).log_softmax(
+        -1
+    )
     model.set_attn_implementation("eager")
-    alone = torch.cat([model(input_ids=part[None], use_cache=False).logits[0] for part in ids.split(lengths)])
+    alone = torch.cat([model(input_ids=torch.tensor([s], device=device), use_cache=False).logits[0] for s in sequences])
     model.set_attn_implementation(PACKED_ATTENTION)
     expected = alone.log_softmax(-1)
-    off = (expected.exp() * (packed - expected).abs()).sum(-1).max().item()
+    off = (expected.exp() * (packed.log_softmax(-1) - expected).abs()).sum(-1).max().item()
     if not off < TOLERANCE:
         name = type(model).__name__
         raise ValueError(f"{name} cannot be trained here: packed attention is off by {off:.2g} nats")
@@ -180,10 +185,10 @@ class Learner:
     def _logprobs(self, model: PreTrainedModel, packed: Packed) -> tuple[Tensor, Tensor]:
         """log pi of the sampled tokens and the entropy at each [M], at the sampling temperature, in nats."""
         with self._autocast():
-            logits = packed_logits(model, packed.tokens, packed.layout, packed.predict)
-        distribution = (logits.float() / self.config.rollout.temperature).log_softmax(-1)  # [M, vocab]
-        logprobs = distribution.gather(1, packed.targets[:, None])[:, 0]
-        return logprobs, -(distribution.exp() * distribution).sum(-1)
+            logits = packed_logits(model, packed.layout, packed.keep)
+        distribution = (logits.float() / self.config.rollout.temperature).log_softmax(-1)  # [U, vocab]
+        entropy = -(distribution.exp() * distribution).sum(-1)
+        return distribution[packed.predict, packed.targets], entropy[packed.predict]
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.config.optim.dtype == "float32":

@@ -94,8 +94,8 @@ def imitate(
         total = 0.0
         for bin_ in microbatches(batch, config.optim.micro_tokens):
             packed = collate([batch[i] for i in bin_], [scale] * len(bin_), device)
-            logits = packed_logits(model, packed.tokens, packed.layout, packed.predict)
-            loss = nn.functional.cross_entropy(logits.float(), packed.targets, reduction="sum") * scale
+            distribution = packed_logits(model, packed.layout, packed.keep).float().log_softmax(-1)
+            loss = -distribution[packed.predict, packed.targets].sum() * scale
             loss.backward()
             total += loss.item()
         nn.utils.clip_grad_norm_(model.parameters(), config.optim.grad_clip or float("inf"))

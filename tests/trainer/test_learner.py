@@ -15,7 +15,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 from tests.trainer.conftest import group
 from trainer.attention import NAME as PACKED_ATTENTION
 from trainer.attention import Layout, packed_logits
-from trainer.batch import collate, pack
+from trainer.batch import Batch, collate, pack
 from trainer.config import AlgorithmConfig, OptimConfig, RolloutConfig, RunConfig
 from trainer.learner import Learner, load_model, pick_device
 
@@ -38,24 +38,56 @@ def assert_same_gradient(a, b, tolerance=2e-5):
         torch.testing.assert_close(a[name], b[name], rtol=0, atol=tolerance * largest, msg=name)
 
 
-def test_packed_rows_equal_single_rows(tiny, tiny_folder):
-    """A packed forward equals transformers' own on each row alone."""
+def draw(*lengths: int) -> list[list[int]]:
+    return [torch.randint(61, (n,)).tolist() for n in lengths]
+
+
+def logits_of(model, sequences):
+    """A packed forward's logits, a tensor a sequence."""
+    layout = Layout.of(sequences)
+    logits = packed_logits(model, layout, torch.arange(len(layout.tokens)))
+    return [logits[cells[: len(s)]] for cells, s in zip(layout.grid, sequences, strict=True)]
+
+
+@pytest.mark.parametrize("shared", [0, 4, 8])
+def test_packed_rows_equal_single_rows(tiny, tiny_folder, shared):
+    """A packed forward equals transformers' own on each row alone, also of rows that begin alike."""
     plain = LlamaForCausalLM.from_pretrained(tiny_folder, attn_implementation="eager").eval()
-    lengths = [5, 11, 1, 8]
-    rows = [torch.randint(61, (n,)) for n in lengths]
-    got = packed_logits(tiny, torch.cat(rows), Layout.of(lengths), torch.arange(sum(lengths)))
-    want = torch.cat([plain(input_ids=r[None]).logits[0] for r in rows])
-    torch.testing.assert_close(got, want, rtol=0, atol=2e-5)
+    sequences = draw(8, 11, 1, 5, 12)
+    for other in (1, 4):
+        sequences[other][:shared] = sequences[0][:shared]  # one that ends where the first does not, and the whole of it
+    for got, sequence in zip(logits_of(tiny, sequences), sequences, strict=True):
+        want = plain(input_ids=torch.tensor([sequence])).logits[0]
+        torch.testing.assert_close(got, want, rtol=0, atol=2e-5)
+
+
+def test_what_rows_begin_with_is_computed_once():
+    prompt, other = [1, 2, 3], [1, 2, 9, 9]
+    sequences = [[*prompt, 4, 5], other, [*prompt, 4, 6, 7], prompt, [*prompt, 4, 5]]
+    layout = Layout.of(sequences)
+    assert sorted(layout.tokens.tolist()) == sorted([1, 2, 3, 4, 5, 6, 7, 9, 9])
+    for row, sequence in enumerate(sequences):
+        places = layout.grid[row, : len(sequence)]
+        assert layout.tokens[places].tolist() == sequence
+        assert layout.positions[places].tolist() == list(range(len(sequence)))
+    assert torch.equal(layout.grid.flatten()[layout.cells], torch.arange(9))
+
+
+def test_rows_that_begin_alike_have_the_gradient_of_rows_apart(tiny):
+    """Sampled tokens may be shared too: each row's own advantage counts for them."""
+    learner = Learner(tiny, config())
+    rows = batch(learner, (12, 12)).rows
+    same = [replace(r, tokens=[*rows[0].tokens[:7], *r.tokens[7:]]) for r in rows]
+    together = learner.gradient(Batch(same, 2, 0))
+    learner = Learner(tiny, replace(config(), optim=OptimConfig(micro_tokens=1)))
+    assert_same_gradient(together, learner.gradient(Batch(same, 2, 0)))
 
 
 def test_a_neighbour_changes_nothing(tiny):
-    lengths = [6, 9]
-    a, b = torch.randint(61, (6,)), torch.randint(61, (9,))
-    other = (b + 1) % 61
-    keep = torch.arange(6)
-    one = packed_logits(tiny, torch.cat([a, b]), Layout.of(lengths), keep)
-    two = packed_logits(tiny, torch.cat([a, other]), Layout.of(lengths), keep)
-    assert torch.equal(one, two)
+    a, b = draw(6, 9)
+    one, _ = logits_of(tiny, [a, b])
+    two, _ = logits_of(tiny, [a, [(token + 1) % 61 for token in b]])
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
@@ -122,7 +154,7 @@ def test_temperature_is_that_of_sampling(tiny):
     learner = Learner(tiny, run)
     row = batch(learner).rows[0]
     got = learner._logprobs(tiny, collate([row], [1.0]))[0]
-    logits = tiny(input_ids=torch.tensor([row.tokens]), layout=Layout.of([len(row.tokens)]), use_cache=False).logits[0]
+    (logits,) = logits_of(tiny, [row.tokens])
     logp = (logits / 0.7).log_softmax(-1)
     want = torch.stack([logp[i - 1, row.tokens[i]] for i, s in enumerate(row.sampled) if s])
     torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
