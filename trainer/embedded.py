@@ -48,7 +48,7 @@ Progress = Callable[[str, int, int], None]  # (stage, done, of)
 def imitation(seed: int) -> sft.SFTConfig:
     """The recipe of the imitation stage."""
     optim = OptimConfig(lr=3e-3, muon_lr=0.02, schedule="linear", warmup_steps=25)
-    return sft.SFTConfig(episodes=3000, steps=400, batch=24, seed=seed, optim=optim)
+    return sft.SFTConfig(episodes=3000, steps=400, batch=48, seed=seed, optim=optim)
 
 
 def build(env: str, seed: int, progress: Progress = lambda stage, done, of: None) -> Path:

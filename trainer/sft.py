@@ -40,7 +40,7 @@ class SFTConfig:
     """Demonstrations to play where none are given."""
     steps: int = 400
     """Optimizer steps."""
-    batch: int = 24
+    batch: int = 48
     """Demonstrations a step."""
     seed: int = 0
     """Of the demonstrations, their order, and a new model's weights."""
