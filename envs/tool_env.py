@@ -58,6 +58,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     _rewards: ClassVar[tuple[Reward, ...]] = ()
 
     env_id: str = ""  # the text that `envs.make` was given: what another process needs to make the same environment
+    scripted: bool = True  # whether `demonstrate` and `expert`, where they are defined, can play this instance's tasks
     isolation: str = ""  # how programs of this episode are isolated, where it runs any
     status: Status = Status.RUNNING
     task: Task
@@ -142,11 +143,11 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     @property
     def has_demonstrator(self) -> bool:
-        return type(self).demonstrate is not ToolEnv.demonstrate
+        return self.scripted and type(self).demonstrate is not ToolEnv.demonstrate
 
     @property
     def has_expert(self) -> bool:
-        return type(self).expert is not ToolEnv.expert
+        return self.scripted and type(self).expert is not ToolEnv.expert
 
     def make_task(self, split: Split, index: int) -> Task:
         """Task `index` of `split`: the same one in every process. Raises `ValueError` for what is not JSON-like."""

@@ -229,8 +229,8 @@ class ZygoteProcess:
                 loop.add_writer(number, self._send_orders)
                 return
             except OSError as error:
-                self._lost(f"the zygote cannot be reached: {error}")
-                raise SandboxError(f"the zygote cannot be reached: {error}") from error
+                self._lost(f"the zygote cannot be reached: {error}")  # which tells everybody who waits for a child
+                return
             self._orders.popleft()
             if along is not None:
                 along.close()

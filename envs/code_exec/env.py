@@ -74,6 +74,7 @@ class CodeExec(ToolEnv):
         self.feedback = feedback
         self.shaping = shaping
         self.rows = files.load(file) if file else ()
+        self.scripted = not self.rows
         pick_level(np.random.default_rng(0), level, tasks.LEVELS)  # refuses a wrong level now rather than later
 
     def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -146,14 +147,6 @@ class CodeExec(ToolEnv):
         if self.status is not Status.RUNNING:
             await self.stop()  # others of its group, who are scored with it, may wait for a box
         return replies
-
-    @property
-    def has_demonstrator(self) -> bool:
-        return not self.rows
-
-    @property
-    def has_expert(self) -> bool:
-        return not self.rows
 
     async def _grade(self, code: str) -> None:
         """Run the hidden tests in a fresh child."""

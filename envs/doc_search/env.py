@@ -61,6 +61,7 @@ class DocSearch(ToolEnv):
         self.clutter = None if clutter == -1 else clutter
         self.folder = read_folder(folder) if folder else ()
         self.questions = read_questions(questions) if questions else ()
+        self.scripted = not self.questions
 
     def sample_task(self, rng: np.random.Generator) -> dict[str, Any]:
         if self.questions:
@@ -78,14 +79,6 @@ class DocSearch(ToolEnv):
         self.submitted: str | None = None
         self.cited: list[str] = []
         return f"question: {task['question']}"
-
-    @property
-    def has_demonstrator(self) -> bool:
-        return not self.questions
-
-    @property
-    def has_expert(self) -> bool:
-        return not self.questions
 
     @tool
     async def search(self, query: str, k: int = 1) -> str:
