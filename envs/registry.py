@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import difflib
 import functools
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable
@@ -24,6 +21,7 @@ from typing import Any, TypeVar
 import gymnasium
 
 from envs.tool_env import ToolEnv
+from rewards.files import load_file
 
 ENTRY_POINT_GROUP = "slipstream.envs"
 _ID = re.compile(r"(?:(?P<namespace>[\w-]+)/)?(?P<name>[\w.-]+?)-v(?P<version>\d+)")
@@ -165,23 +163,9 @@ def _from_module(place: str, wanted: str) -> type[ToolEnv]:
 
 
 def _from_file(place: str, wanted: str) -> type[ToolEnv]:
-    path = Path(place).expanduser().resolve()
-    if not path.is_file():
+    if not Path(place).expanduser().is_file():
         raise UnknownEnvironment(f"there is no file {place!r}")
-    name = f"slipstream_env_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
-    module = sys.modules.get(name)
-    if module is None:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return _from_namespace(module, place, wanted)
+    return _from_namespace(load_file(place), place, wanted)
 
 
 def _from_namespace(module: types.ModuleType, place: str, wanted: str) -> type[ToolEnv]:

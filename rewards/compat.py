@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from rewards.compose import RewardError
+from rewards.files import load_file
 
 ComputeScore = Callable[..., Any]
 PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -21,22 +18,7 @@ def load_compute_score(path: str, name: str = "compute_score") -> ComputeScore:
 
     Raises `ValueError` where there is none, or where it cannot be called with `PARAMETERS` by name.
     """
-    file = Path(path).expanduser().resolve()
-    if not file.is_file():
-        raise ValueError(f"there is no file {path!r}")
-    module_name = f"slipstream_score_{hashlib.blake2b(str(file).encode(), digest_size=6).hexdigest()}"
-    module = sys.modules.get(module_name)
-    if module is None:
-        spec = importlib.util.spec_from_file_location(module_name, file)
-        if spec is None or spec.loader is None:
-            raise ValueError(f"{path!r} is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module  # before it runs: dataclasses look their module up
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[module_name]
-            raise
+    module = load_file(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{path!r} has no function {name!r}")

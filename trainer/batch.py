@@ -10,7 +10,7 @@ from torch import Tensor
 
 from envs.types import Status
 from rollout import wire
-from trainer.algorithms import Algorithm
+from trainer.algorithms import Algorithm, Outcomes
 from trainer.attention import Layout
 
 
@@ -43,24 +43,46 @@ class Batch:
 def pack(groups: Seq[wire.Group], algorithm: Algorithm) -> Batch:
     """Rows with advantages, in the order of the groups' tickets.
 
-    Errored episodes have no reward: they are left out of the baseline and of the loss. A group with fewer than two
-    scored episodes has no baseline and is left out whole.
+    Errored episodes have no reward: they are left out of the baseline and of the loss. A group with fewer scored
+    episodes than the algorithm compares is left out whole.
     """
-    rows: list[Row] = []
-    zero_variance = episodes = 0
+    used: list[tuple[int, list[wire.Episode], Tensor]] = []  # position, scored episodes, their returns
+    zero_variance = 0
     for position, group in enumerate(sorted(groups, key=lambda g: g.ticket.key)):
-        scored = [e for e in group.episodes if e.status is not Status.ERRORED and e.reward is not None]
-        if len(scored) < 2:
+        scored = _scored(group)
+        if len(scored) < algorithm.least_group:
             continue
-        rewards = torch.tensor([e.reward for e in scored], dtype=torch.float64)
-        flat = bool((rewards - rewards[0]).abs().max() < 1e-9)
+        returns = algorithm.returns(_outcomes(scored))
+        flat = has_zero_variance(returns)
         zero_variance += flat
-        if flat and not algorithm.keep_zero_variance:
-            continue
-        for episode, advantage in zip(scored, algorithm.advantages(rewards).tolist(), strict=True):
+        if not flat or algorithm.keep_zero_variance:
+            used.append((position, scored, returns))
+    rows: list[Row] = []
+    episodes = 0
+    for (position, scored, _), advantages in zip(used, algorithm.advantages([r for _, _, r in used]), strict=True):
+        for episode, advantage in zip(scored, advantages.tolist(), strict=True):
             rows += [row_of(s, advantage, position, episodes) for s in episode.sequences if any(s.sampled)]
             episodes += 1
     return Batch(rows, len(groups), zero_variance)
+
+
+def is_informative(group: wire.Group, algorithm: Algorithm) -> bool:
+    """Whether the group's episodes came to different returns."""
+    scored = _scored(group)
+    return len(scored) >= algorithm.least_group and not has_zero_variance(algorithm.returns(_outcomes(scored)))
+
+
+def has_zero_variance(returns: Tensor) -> bool:
+    return bool((returns - returns[0]).abs().max() < 1e-9)
+
+
+def _scored(group: wire.Group) -> list[wire.Episode]:
+    return [e for e in group.episodes if e.status is not Status.ERRORED and e.reward is not None]
+
+
+def _outcomes(episodes: list[wire.Episode]) -> Outcomes:
+    rewards = torch.tensor([e.reward for e in episodes], dtype=torch.float64)
+    return Outcomes(rewards, torch.tensor([sum(sum(s.sampled) for s in e.sequences) for e in episodes]))
 
 
 def row_of(sequence: wire.Sequence, advantage: float, group: int, episode: int) -> Row:

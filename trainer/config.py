@@ -7,11 +7,17 @@ import difflib
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import tomli_w
 from tyro.conf import OmitArgPrefixes as Flat
+
+from trainer import algorithms
+from trainer.algorithms import Algorithm
+
+A = TypeVar("A", bound=Algorithm)
+GRPO: Any = algorithms.ALGORITHMS["grpo"]
 
 
 @dataclass(frozen=True)
@@ -44,42 +50,6 @@ class RolloutConfig:
     """Where untrusted programs run."""
     sandbox_slots: int = 2
     """Programs that run at the same time."""
-
-
-@dataclass(frozen=True)
-class AlgorithmConfig:
-    """The policy-gradient algorithm and its off-policy correction."""
-
-    algorithm: Literal["grpo"] = "grpo"
-    """Group-relative policy optimisation (arXiv 2402.03300)."""
-    advantage: Literal["mean", "mean_std"] = "mean"
-    """Reward minus the group's mean (Dr. GRPO, 2503.20783), or that over the group's standard deviation (GRPO)."""
-    correction: Literal["clip", "none", "tis", "mis", "decoupled"] = "clip"
-    """Off-policy correction. clip: the clipped ratio is taken against the behaviour policy. The others clip against the
-    policy at the start of the step and weight each term by rho = that policy / behaviour policy: none = 1,
-    tis = min(rho, --tis-cap), mis = rho inside [--mis-low, --mis-high] and else 0, decoupled = rho."""
-    level: Literal["token", "sequence"] = "token"
-    """Ratios per token, or per sequence as exp(mean log-ratio) (GSPO, 2507.18071)."""
-    clip_low: float = 0.2
-    """The surrogate's ratio is clipped below at 1 - this."""
-    clip_high: float = 0.28
-    """The surrogate's ratio is clipped above at 1 + this (DAPO, 2503.14476)."""
-    dual_clip: float = 0.0
-    """Bound c > 1 on the ratio where the advantage is negative (1912.09729); 0 is off."""
-    tis_cap: float = 2.0
-    """Upper bound C of truncated importance sampling."""
-    mis_low: float = 0.5
-    """Lower bound of masked importance sampling (IcePop)."""
-    mis_high: float = 5.0
-    """Upper bound of masked importance sampling (IcePop)."""
-    aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    """How token terms become one loss: mean over the batch's tokens, mean of episode means, or sum over a constant."""
-    entropy_coef: float = 0.01
-    """Weight of the entropy bonus."""
-    kl_coef: float = 0.0
-    """Weight of the k3 estimate of KL(policy || the run's starting weights); 0 is off."""
-    keep_zero_variance: bool = False
-    """Keep groups whose rewards are all equal. They have no policy gradient, but count in the denominator."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +103,7 @@ class OutputConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Generic[A]):
     """Train an agent with asynchronous reinforcement learning."""
 
     env: str = "code_exec"
@@ -155,7 +125,7 @@ class RunConfig:
     seed: int = 0
     """Of tasks, sampling and the embedded model."""
     rollout: Flat[RolloutConfig] = field(default_factory=RolloutConfig)
-    algorithm: Flat[AlgorithmConfig] = field(default_factory=AlgorithmConfig)
+    algorithm: Flat[A] = field(default_factory=GRPO)
     optim: Flat[OptimConfig] = field(default_factory=OptimConfig)
     output: Flat[OutputConfig] = field(default_factory=OutputConfig)
 
@@ -192,12 +162,12 @@ class RunConfig:
         for name, value in not_negative.items():
             if value < 0:
                 raise ValueError(f"--{name} must not be negative, got {value}")
-        if self.group_size < 2:
-            # A lone episode is its own baseline: mean-centred its advantage is 0, and its deviation is undefined.
+        if self.group_size < self.algorithm.least_group:
             raise ValueError(
-                f"--group-size {self.group_size}: a group-relative advantage (--advantage {self.algorithm.advantage}) "
-                "needs at least 2 episodes a task"
+                f"--group-size {self.group_size}: the advantages of --algorithm {self.algorithm.algorithm} compare the "
+                f"episodes of a task, of which they need at least {self.algorithm.least_group}"
             )
+        self.algorithm.check()
         if self.group_size > self.rollout.slots * self.rollout.workers:
             raise ValueError(
                 f"--group-size {self.group_size} is more than --slots {self.rollout.slots} can play at once"
@@ -229,6 +199,13 @@ def write_toml(config: RunConfig, path: Path) -> None:
     path.write_text(tomli_w.dumps(to_plain(config)))
 
 
+def with_algorithm(config: RunConfig, name: str) -> RunConfig:
+    """`config` with the algorithm called `name` and its defaults, unless it has that one already."""
+    if name == config.algorithm.algorithm:
+        return config
+    return dataclasses.replace(config, algorithm=algorithms.make(name))
+
+
 def read_toml(path: Path) -> RunConfig:
     """Raises `ValueError` naming the file and the key, with the nearest valid one."""
     try:
@@ -237,27 +214,31 @@ def read_toml(path: Path) -> RunConfig:
         raise ValueError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from error
-    _check_keys(data, RunConfig, str(path))
+    section = data.get("algorithm")
+    name = section.get("algorithm", "grpo") if isinstance(section, dict) else "grpo"
+    algorithm: Any = algorithms.find(name)
+    _check_keys(data, RunConfig, str(path), {"algorithm": algorithm})
     try:
-        return msgspec.convert(data, RunConfig, dec_hook=lambda kind, value: kind(value))
+        return msgspec.convert(data, RunConfig[algorithm], dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _check_keys(data: dict[str, Any], kind: type, where: str) -> None:
-    known = {f.name: f for f in dataclasses.fields(kind)}
+def _check_keys(data: dict[str, Any], kind: type, where: str, chosen: dict[str, type]) -> None:
+    """`chosen` holds the types of sections that the data itself chooses."""
+    known = {f.name: chosen.get(f.name, f.default_factory) for f in dataclasses.fields(kind)}
     for key, value in data.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             # A key in the wrong section is the commonest mistake: say where it belongs.
-            homes = [f.name for f in known.values() if key in _field_names(f.default_factory)]
+            homes = [name for name, section in known.items() if key in _field_names(section)]
             hint = f"; it belongs in [{homes[0]}]" if homes else f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{where}: unknown key {key!r}{hint}")
-        section = known[key].default_factory
-        if dataclasses.is_dataclass(section):
+        section = known[key]
+        if isinstance(section, type) and dataclasses.is_dataclass(section):
             if not isinstance(value, dict):
                 raise ValueError(f"{where}: {key!r} is a section: write [{key}]")
-            _check_keys(value, section, f"{where} [{key}]")
+            _check_keys(value, section, f"{where} [{key}]", {})
 
 
 def _field_names(kind: Any) -> set[str]:

@@ -20,6 +20,7 @@ from rollout import wire
 from trainer.ledger import Ledger
 
 ATTEMPTS = 3  # to play a task of which nothing comes
+MOST_FLAT = 4  # steps' worth of groups that dynamic sampling may replace in one step; a solved task set has no others
 
 
 class StalledError(RuntimeError):
@@ -33,11 +34,12 @@ class Grants(Protocol):
 
 
 class InboxState(msgspec.Struct):
-    """What a checkpoint keeps. `steps` counts the takes; below `trained_below` every id is trained, and `trained` holds
-    those above it."""
+    """What a checkpoint keeps. `steps` counts the takes, `replaced` the groups that said nothing; below `trained_below`
+    every id is trained (or replaced), and `trained` holds those above it."""
 
     steps: int = 0
     granted: int = 0
+    replaced: int = 0
     trained_below: int = 0
     trained: list[int] = []
     attempts: dict[int, int] = {}  # of ids whose group was dropped, until they are trained
@@ -46,8 +48,9 @@ class InboxState(msgspec.Struct):
 class Inbox:
     """`receive` is called by the link's thread, everything else by the trainer's.
 
-    `ticket_for(id, attempt)` makes the ticket of a data position; `total` ids exist in the run. `check` is called
-    before every step and while waiting, and may raise to end the run.
+    `ticket_for(id, attempt)` makes the ticket of a data position; `total` ids exist in the run, and one more for each
+    group that is not `informative` and so replaced. `check` is called before every step and while waiting, and may
+    raise to end the run.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Inbox:
         state: InboxState | None = None,
         stall_s: float = 300.0,
         check: Callable[[], None] = lambda: None,
+        informative: Callable[[wire.Group], bool] = lambda group: True,
     ) -> None:
         self.ticket_for = ticket_for
         self.total = total
@@ -68,6 +72,8 @@ class Inbox:
         self.state = state or InboxState()
         self.stall_s = stall_s
         self.check = check
+        self.informative = informative
+        self._upto = 0
         self.dropped: Counter[str] = Counter()
         self._trained = set(self.state.trained)
         self._ready: list[tuple[int, tuple[str, int, int]]] = []  # heap of (ledger offset, ticket key)
@@ -84,10 +90,12 @@ class Inbox:
                 self._ask(self.ticket_for(id_, self.state.attempts.get(id_, 0)))
 
     def grant(self, upto: int) -> None:
-        """Grant every data position below `upto` that was not granted yet."""
-        for id_ in range(self.state.granted, min(upto, self.total)):
+        """Grant every data position below `upto` that was not granted yet, and those that replace others."""
+        self._upto = upto
+        end = min(upto, self.total) + self.state.replaced
+        for id_ in range(self.state.granted, end):
             self._ask(self.ticket_for(id_, 0))
-        self.state.granted = max(self.state.granted, min(upto, self.total))
+        self.state.granted = max(self.state.granted, end)
 
     def evaluate(self, tickets: Collection[wire.Ticket], on_group: Callable[[wire.Group], None]) -> None:
         """Have evaluation `tickets` played; `on_group` gets each group at the next `take` or `serve_evaluations`."""
@@ -129,10 +137,11 @@ class Inbox:
     def take(self, count: int, oldest: int) -> list[wire.Group]:
         """The `count` groups that arrived first and hold no token older than version `oldest`.
 
-        Older groups are dropped whole and counted, and their tasks granted again. Raises `StalledError` when nothing
-        arrives for `stall_s` seconds.
+        Older groups are dropped whole and counted, and their tasks granted again; those that say nothing are replaced
+        by other tasks'. Raises `StalledError` when nothing arrives for `stall_s` seconds.
         """
         taken: list[wire.Group] = []
+        replaced = 0
         self.check()
         while len(taken) < count:
             group = self._next(f"{count - len(taken)} more groups of {count} for the next step")
@@ -140,6 +149,9 @@ class Inbox:
                 self._serve(group)
             elif (version := group.oldest()) is not None and version < oldest:
                 self._drop(group)
+            elif replaced < MOST_FLAT * count and not self.informative(group):
+                replaced += 1
+                self._replace(group)
             else:
                 taken.append(group)
         self._mark_trained([g.ticket.id for g in taken])
@@ -203,6 +215,12 @@ class Inbox:
         self.dropped[f"groups/dropped_stale/{ticket.env}"] += 1
         self.dropped[f"groups/dropped_stale/to_{1 << max(6, (longest - 1).bit_length())}_tokens"] += 1
         self._ask_again(ticket, "groups/dropped_stale")
+
+    def _replace(self, group: wire.Group) -> None:
+        self.dropped["groups/replaced"] += 1
+        self._mark_trained([group.ticket.id])
+        self.state.replaced += 1
+        self.grant(self._upto)
 
     def _ask_again(self, ticket: wire.Ticket, why: str) -> None:
         self.dropped[why] += 1

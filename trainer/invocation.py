@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Generic
 
 import tyro
 
 import envs
 from trainer import checkpoint
-from trainer.config import Flat, RunConfig, differences, read_toml, write_toml
+from trainer.config import A, Flat, RunConfig, differences, read_toml, with_algorithm, write_toml
 
 PROGRAM = "python -m trainer.run"
 
@@ -30,11 +30,11 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Invocation:
+class Invocation(Generic[A]):
     """Train an agent with asynchronous reinforcement learning: generation and training overlap."""
 
     source: Flat[Source]
-    run: Flat[RunConfig]
+    run: Flat[RunConfig[A]]
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,25 @@ def _resumed(folder: Path, source: Source, args: Sequence[str]) -> Run:
 
 
 def _parse(args: Sequence[str], source: Source, base: RunConfig) -> RunConfig:
-    return tyro.cli(Invocation, args=args, default=Invocation(source, base), prog=PROGRAM).run
+    base = with_algorithm(base, _given(args, "--algorithm") or base.algorithm.algorithm)
+    algorithm: Any = type(base.algorithm)  # which says what its options are
+    kind: type[Invocation] = Invocation[algorithm]
+    return tyro.cli(kind, args=args, default=Invocation(source, base), prog=PROGRAM, description=Invocation.__doc__).run
 
 
 def _source(args: Sequence[str]) -> Source:
     """`--config` and `--resume`, which say what the other options' defaults are."""
-    found: dict[str, Path] = {}
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
+    config, resume = _given(args, "--config"), _given(args, "--resume")
+    return Source(Path(config) if config else None, Path(resume) if resume else None)
+
+
+def _given(args: Sequence[str], option: str) -> str:
+    """The value of an option that must be known before the others can be read; "" where it is not given."""
+    for arg, following in zip(reversed(args), ["", *reversed(args)], strict=False):
         name, equals, value = arg.partition("=")
-        if name in ("--config", "--resume") and (equals or following):
-            found[name.removeprefix("--")] = Path(value if equals else following)
-    return Source(**found)
+        if name == option:
+            return value if equals else following
+    return ""
 
 
 def _name(env: str) -> str:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from trainer import optimizers
-from trainer.algorithms import ALGORITHMS, TokenTerms
+from trainer.algorithms import TokenTerms
 from trainer.attention import NAME as PACKED_ATTENTION
 from trainer.attention import Layout, packed_logits
 from trainer.batch import Batch, Packed, Row, collate, microbatches
@@ -93,7 +93,7 @@ class Learner:
     def __init__(self, model: PreTrainedModel, config: RunConfig, reference: PreTrainedModel | None = None) -> None:
         self.model = model
         self.config = config
-        self.algorithm = ALGORITHMS[config.algorithm.algorithm](config.algorithm)
+        self.algorithm = config.algorithm
         self.reference = reference
         if self.algorithm.needs_reference and reference is None:
             raise ValueError("--kl-coef above 0 needs a reference model")

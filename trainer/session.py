@@ -23,6 +23,7 @@ from rollout.wire import Group, Purpose, Ticket
 from rollout.worker import WorkerConfig
 from sandbox import SandboxError
 from trainer import checkpoint, embedded, interrupts, scratch
+from trainer.batch import is_informative
 from trainer.checkpoint import Checkpoints
 from trainer.config import RunConfig
 from trainer.evals import Evaluations
@@ -65,7 +66,7 @@ def prepare(run: Run) -> Prepared:
     template.tokenizer.save_pretrained(run.folder / "tokenizer")  # so that tokens can be read wherever the run goes
     device = pick_device(config.optim.device)
     reference = None
-    if config.algorithm.kl_coef:  # of the policy that the run began with, also after a resume
+    if config.algorithm.needs_reference:  # of the policy that the run began with, also after a resume
         reference = load_model(starting_model(dataclasses.replace(run, checkpoint=None)), device)
     learner = Learner(load_model(model_path, device), config, reference)
     state = None
@@ -185,6 +186,7 @@ def execute(prepared: Prepared, console: Console) -> None:
             state=state.inbox if state else None,
             stall_s=2 * config.rollout.episode_timeout_s + STALL_MARGIN_S,
             check=check,
+            informative=lambda group: not config.algorithm.dynamic_sampling or is_informative(group, config.algorithm),
         )
         inbox.dropped.update(state.dropped if state else {})
         log = Metrics(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.algorithms import make
 from trainer.config import RunConfig, differences, read_toml, write_toml
 from trainer.invocation import parse
 
@@ -36,6 +37,23 @@ def test_every_default_survives_a_round_trip(tmp_path):
     assert read_toml(tmp_path / "c.toml") == RunConfig()
 
 
+def test_an_algorithm_brings_its_options(tmp_path):
+    """By name on the command line, in a file, and in a resumed run's folder; another one's options are refused."""
+    runs = ["--runs-dir", str(tmp_path)]
+    first = parse(["--algorithm", "dapo", "--overlong-tokens", "64", *runs, "--name", "a"])
+    assert (first.config.algorithm.overlong_tokens, first.config.algorithm.advantage) == (64, "mean_std")
+    assert parse(["--config", str(first.folder / "config.toml"), *runs, "--name", "b"]).config.algorithm == (
+        first.config.algorithm
+    )
+    assert parse(["--resume", str(first.folder)]).config == first.config
+    other = parse(["--config", str(first.folder / "config.toml"), "--algorithm=gspo", *runs, "--name", "c"])
+    assert other.config.algorithm == make("gspo")
+    with pytest.raises(SystemExit):
+        parse(["--algorithm", "gspo", "--overlong-tokens", "64", *runs])
+    with pytest.raises(ValueError, match="another configuration.*algorithm.algorithm: 'dapo' -> 'grpo'"):
+        parse(["--resume", str(first.folder), "--algorithm", "grpo"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -45,6 +63,9 @@ def test_every_default_survives_a_round_trip(tmp_path):
         ("optim = 3", r"'optim' is a section"),
         ('steps = "many"', "steps"),
         ('[algorithm]\ncorrection = "magic"', "magic|correction"),
+        ("[algorithm]\noverlong_tokens = 3", r"\[algorithm\]: unknown key 'overlong_tokens'"),
+        ('[algorithm]\nalgorithm = "gpso"', "did you mean 'gspo'"),
+        ("algorithm = 3", "'algorithm' is a section"),
         ("steps = = 3", "not TOML"),
     ],
 )
@@ -58,7 +79,9 @@ def test_bad_files_name_the_key(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--group-size", "1", "--advantage", "mean_std"], "--group-size 1.*mean_std"),
+        (["--group-size", "1", "--advantage", "mean_std"], "--group-size 1.*grpo.*at least 2"),
+        (["--algorithm", "gpso"], "'gpso', did you mean 'gspo'"),
+        (["--algorithm=dapo", "--keep-zero-variance"], "--dynamic-sampling"),
         (["--top-p", "0.9"], "--top-p.*recomputes"),
         (["--top-k", "40"], "--top-k.*recomputes"),
         (["--min-p", "0.1"], "--min-p.*recomputes"),

@@ -11,7 +11,7 @@ import pytest
 
 from rollout.wire import Group
 from tests.trainer.conftest import episode, group, sequence, ticket
-from trainer.inbox import ATTEMPTS, Inbox, InboxState, StalledError
+from trainer.inbox import ATTEMPTS, MOST_FLAT, Inbox, InboxState, StalledError
 from trainer.ledger import Ledger, read_groups, read_steps
 
 
@@ -74,6 +74,37 @@ def test_a_duplicate_counts_once(tmp_path, link):
     with pytest.raises(StalledError):
         box.take(1, oldest=0)
     assert len(list(read_groups(tmp_path))) == 1
+
+
+def informative(box: Inbox) -> None:
+    box.informative = lambda group: len({e.reward for e in group.episodes}) > 1
+
+
+def test_groups_that_say_nothing_are_replaced_for_good(tmp_path, link):
+    box = inbox(tmp_path, link, total=3)
+    informative(box)
+    box.grant(3)
+    for index, rewards in enumerate(([1.0, 1.0], [0.0, 1.0], [0.5, 0.5])):
+        box.receive(group(index, rewards))
+    threading.Timer(0.05, lambda: box.receive(group(3, [0.0, 1.0]))).start()
+    assert [g.ticket.id for g in box.take(2, oldest=0)] == [1, 3]
+    assert link.keys() == [(i, 0) for i in range(5)]  # one more for each of the two
+    assert box.dropped["groups/replaced"] == 2
+    state = msgspec.json.decode(msgspec.json.encode(box.state), type=InboxState)
+    again = inbox(tmp_path, link, total=3, state=state)
+    informative(again)
+    again.grant(3)
+    assert link.keys()[5:] == [(4, 0)]  # what was replaced is not played again
+
+
+def test_where_no_group_says_anything_a_step_ends_all_the_same(tmp_path, link):
+    box = inbox(tmp_path, link, total=2)
+    informative(box)
+    box.grant(2)
+    for index in range(MOST_FLAT * 2 + 2):
+        box.receive(group(index, [1.0, 1.0]))
+    assert len(box.take(2, oldest=0)) == 2
+    assert box.dropped["groups/replaced"] == MOST_FLAT * 2
 
 
 def broken(index, attempt=0) -> Group:

@@ -13,15 +13,16 @@ import torch.multiprocessing as mp
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 
 from tests.trainer.conftest import group
+from trainer.algorithms.grpo import GRPO
 from trainer.attention import NAME as PACKED_ATTENTION
 from trainer.attention import Layout, packed_logits
 from trainer.batch import Batch, collate, pack
-from trainer.config import AlgorithmConfig, OptimConfig, RolloutConfig, RunConfig
+from trainer.config import OptimConfig, RolloutConfig, RunConfig
 from trainer.learner import Learner, load_model, pick_device
 
 
 def config(**algorithm) -> RunConfig:
-    return RunConfig(steps=10, algorithm=AlgorithmConfig(**algorithm))
+    return RunConfig(steps=10, algorithm=GRPO(**algorithm))
 
 
 def batch(learner, lengths=(12, 9, 30, 7)):
