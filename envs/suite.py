@@ -77,6 +77,15 @@ class Part:
     first: int
     tasks: int
 
+    @property
+    def label(self) -> str:
+        return label(self.env, self.split)
+
+
+def label(env: str, split: Split) -> str:
+    """What the tasks of one environment text are called: its name, and the split where that is not the usual one."""
+    return env if split == "heldout" else f"{env} [{split}]"
+
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole suite. Each of its tasks is played `attempts` times."""
@@ -96,9 +105,9 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 env = make(text)
                 env_id = env.registered_id or f"{type(env).__qualname__}-v{env.version}"
                 found.append(Part(text, env_id, entry.split, entry.first, entry.tasks))
-        texts = [(part.env, part.split) for part in found]
-        if twice := next((text for text in texts if texts.count(text) > 1), None):
-            raise ValueError(f"{twice[0]!r} is in the suite twice for split {twice[1]!r}: write one entry for both")
+        labels = [part.label for part in found]
+        if twice := next((name for name in labels if labels.count(name) > 1), None):
+            raise ValueError(f"{twice!r} is in the suite twice: write one entry for both")
         return found
 
     def content_hash(self) -> str:

@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import tomli_w
@@ -220,26 +220,39 @@ class RunConfig:
                 )
 
 
+Config = TypeVar("Config")
+
+
 def to_plain(config: Any) -> dict[str, Any]:
     """A nested dict of TOML values."""
     return msgspec.to_builtins(config, enc_hook=str)
 
 
+def dump_toml(config: Any) -> str:
+    """Fields that are None are left out, which TOML cannot say."""
+    return tomli_w.dumps(_without_none(to_plain(config)))
+
+
 def write_toml(config: RunConfig, path: Path) -> None:
-    path.write_text(tomli_w.dumps(to_plain(config)))
+    path.write_text(dump_toml(config))
 
 
-def read_toml(path: Path) -> RunConfig:
-    """Raises `ValueError` naming the file and the key, with the nearest valid one."""
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in values.items() if v is not None}
+
+
+def read_toml(path: Path, kind: type[Config] = RunConfig) -> Config:  # type: ignore[assignment]
+    """A `RunConfig`, or another configuration. Raises `ValueError` naming the file and the key, with the nearest valid
+    one."""
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:
         raise ValueError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from error
-    _check_keys(data, RunConfig, str(path))
+    _check_keys(data, kind, str(path))
     try:
-        return msgspec.convert(data, RunConfig, dec_hook=lambda kind, value: kind(value))
+        return msgspec.convert(data, kind, dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -264,7 +277,7 @@ def _field_names(kind: Any) -> set[str]:
     return {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
 
 
-def differences(old: RunConfig, new: RunConfig) -> list[str]:
+def differences(old: Any, new: Any) -> list[str]:
     """One line for each field that differs, `section.key: old -> new`."""
 
     def flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

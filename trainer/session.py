@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import torch
@@ -22,7 +20,7 @@ from rollout.template import ChatTemplate
 from rollout.wire import Group, Purpose, Ticket
 from rollout.worker import WorkerConfig
 from sandbox import SandboxError
-from trainer import checkpoint, embedded, interrupts, scratch
+from trainer import checkpoint, embedded, interrupts, lock, scratch
 from trainer.checkpoint import Checkpoints
 from trainer.config import RunConfig
 from trainer.evals import Evaluations
@@ -56,7 +54,7 @@ class Prepared:
 def prepare(run: Run) -> Prepared:
     """Raises `ValueError`, one line, for a model or a checkpoint that cannot be used."""
     config = run.config
-    lock = _lock(run.folder)
+    held = lock.hold(run.folder)
     engine_threads, trainer_threads = threads(config)
     torch.set_num_threads(trainer_threads)
     model_path = starting_model(run)
@@ -72,19 +70,7 @@ def prepare(run: Run) -> Prepared:
     if run.checkpoint is not None:
         state = checkpoint.read_state(run.checkpoint)
         learner.restore(run.checkpoint)
-    return Prepared(run, model_path, template, learner, state, open_sinks(run.folder, config), engine_threads, lock)
-
-
-def _lock(folder: Path) -> int:
-    """Keep other trainers out of the run's folder for as long as the descriptor is open. Raises `ValueError`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ValueError(f"{folder} is in use: another trainer is running it") from None
-    return descriptor
+    return Prepared(run, model_path, template, learner, state, open_sinks(run.folder, config), engine_threads, held)
 
 
 def starting_model(run: Run) -> str:

@@ -24,7 +24,7 @@ Strata = Mapping[str, Sequence[float]]  # one value a task, by the part of the s
 class Estimate(msgspec.Struct, frozen=True):
     """A mean over tasks with its 95% interval; that is None where the values do not say how wide it is."""
 
-    mean: float
+    mean: float | None  # without any task
     low: float | None
     high: float | None
     tasks: int
@@ -33,7 +33,7 @@ class Estimate(msgspec.Struct, frozen=True):
 class Difference(msgspec.Struct, frozen=True):
     """The paired difference of two evaluations on the tasks that both have. `sentence` says what it means."""
 
-    mean: float
+    mean: float | None
     low: float | None
     high: float | None
     tasks: int
@@ -85,7 +85,7 @@ def estimate(strata: Strata) -> Estimate:
     """
     values = [value for stratum in strata.values() for value in stratum]
     if not values:
-        return Estimate(math.nan, None, None, 0)
+        return Estimate(None, None, None, 0)
     average, (variance, freedom) = fmean(values), _variance(strata)
     if all(0.0 <= value <= 1.0 for value in values):
         size = average * (1 - average) / variance if variance > 0 else float(len(values))
@@ -104,7 +104,7 @@ def difference(strata: Strata, *, bounded: bool) -> Difference:
     """
     values = [value for stratum in strata.values() for value in stratum]
     if not values:
-        return Difference(math.nan, None, None, 0, None, "can't tell: no task was scored in both")
+        return Difference(None, None, None, 0, None, "can't tell: no task was scored in both")
     average, (variance, freedom) = fmean(values), _variance(strata)
     low: float | None = None
     high: float | None = None

@@ -1,0 +1,125 @@
+"""One evaluation from its options to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from envs.suite import Suite
+from rollout.wire import Episode
+from trainer.config import differences
+from trainer.evaluation import models, show
+from trainer.evaluation.config import EvalConfig
+from trainer.evaluation.play import Unit, play, units
+from trainer.evaluation.store import (
+    CONFIG,
+    RESULT,
+    SUITE,
+    Played,
+    Record,
+    Store,
+    groups_of,
+    read_model_name,
+    read_played,
+    read_records,
+    write_file,
+)
+from trainer.evaluation.summary import Key, Result, compare, summarise
+
+Records = Mapping[Key, Record]
+
+
+def run(config: EvalConfig, console: Console) -> Result:
+    """Play what is missing, compare with the baseline, write everything, and print it.
+
+    Raises `ValueError`, one line, for bad input; `KeyboardInterrupt`; and `EngineError`, `SandboxError`, `CannotPlay`
+    or `OSError` for what ended it on the way.
+    """
+    result, records = evaluate(config, console)
+    if config.output.baseline:
+        other, others = baseline(config, result, console)
+        against = compare(result, records, config.output.baseline, other, others)
+        result = msgspec.structs.replace(result, baseline=against)
+    write_result(config.folder, result)
+    show.print_result(result, console)
+    if config.read.show:
+        show.print_episodes(groups_of(records), config.read.show, config.read.order, console)
+    return result
+
+
+def evaluate(config: EvalConfig, console: Console) -> tuple[Result, Records]:
+    """Play what the evaluation's folder does not hold yet."""
+    suite = config.load_suite()
+    model = None if _is_complete(config.folder) else models.find(config.model, suite)
+    with Store(config.folder, config, _played(suite, model, config.folder)) as store:
+        missing = missing_of(suite, store.records)
+        if missing:
+            assert model is not None, "a folder that lacks episodes is not complete"
+            planned = {part.label: part.tasks * suite.attempts for part in suite.parts()}
+            plain = config.output.plain or not console.is_terminal
+            with show.Progress(_title(config), planned, store.records, console, plain=plain) as progress:
+
+                def on_played(unit: Unit, episodes: Sequence[Episode], faults: dict[str, int]) -> None:
+                    numbered = enumerate(episodes, unit.first)
+                    store.append((Record.of(unit.task, n, unit.ticket, e) for n, e in numbered), faults)
+                    progress.tick()
+
+                play(config, suite, model, missing, on_played)
+        prices = None
+        if config.output.price_in is not None and config.output.price_out is not None:
+            prices = config.output.price_in, config.output.price_out
+        names = Path(config.suite).stem, config.model
+        return summarise(names, store.played, store.records, store.faults, prices), store.records
+
+
+def baseline(config: EvalConfig, result: Result, console: Console) -> tuple[Result, Records]:
+    """The evaluation to compare with: loaded from its folder, or played into a folder of its own inside this one."""
+    name = config.output.baseline
+    folder = Path(name)
+    if not (folder / SUITE).exists():
+        output = replace(config.output, out=config.folder / "baseline", baseline="")
+        other, records = evaluate(replace(config, model=name, output=output), console)
+        write_result(config.folder / "baseline", other)
+        return other, records
+    played = read_played(folder)
+    if played.suite_hash != result.suite_hash:
+        changed = differences(played.suite, config.load_suite()) or ["an environment's version"]
+        raise ValueError(f"--baseline {name} is of another suite: {'; '.join(changed)}")
+    records = read_records(folder)
+    return summarise((result.suite, read_model_name(folder)), played, records, {}), records
+
+
+def missing_of(suite: Suite, records: Records) -> list[Unit]:
+    """What is to be played: all that was not, and what ended errored."""
+
+    def is_there(key: Key) -> bool:
+        return key in records and records[key].score is not None
+
+    return [u for u in units(suite) if not all(is_there((u.task, u.first + i)) for i in range(u.ticket.group_size))]
+
+
+def write_result(folder: Path, result: Result) -> None:
+    write_file(folder / RESULT, msgspec.json.format(msgspec.json.encode(result)))
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether the folder holds an evaluation that needs no model any more."""
+    if not ((folder / CONFIG).exists() and (folder / SUITE).exists()):
+        return False
+    return not missing_of(read_played(folder).suite, read_records(folder))
+
+
+def _played(suite: Suite, model: models.Model | None, folder: Path) -> Played:
+    ids = sorted({part.env_id for part in suite.parts()})
+    if model is None:
+        saved = read_played(folder)
+        return Played(suite, suite.content_hash(), ids, saved.weights, saved.weight_version)
+    return Played(suite, suite.content_hash(), ids, model.fingerprint, model.version)
+
+
+def _title(config: EvalConfig) -> str:
+    return f"{Path(config.suite).stem} · {config.model} → {config.folder}"
