@@ -14,7 +14,7 @@ import tyro
 
 from envs import suite as suites
 from envs.suite import Suite
-from trainer.config import Flat, read_toml
+from trainer.config import Flat, differences, read_toml
 
 PROGRAM = "python -m trainer.eval"
 CONFIG = "config.toml"
@@ -182,8 +182,14 @@ class EvalConfig:
         return self.output.out
 
     def kept(self) -> EvalConfig:
-        """The options that make an evaluation what it is: those that its folder keeps, and that may not change."""
-        return EvalConfig(self.suite, self.model, self.overrides, self.engine, EndpointConfig(self.endpoint.base_url))
+        """The options that an evaluation's folder keeps. Those that make it what it is may not change; `output` may."""
+        output = replace(self.output, out=None, plain=False, inspect=False)
+        endpoint = EndpointConfig(self.endpoint.base_url)
+        return EvalConfig(self.suite, self.model, self.overrides, self.engine, endpoint, output=output)
+
+    def changed_since(self, kept: EvalConfig) -> list[str]:
+        """What makes this another evaluation than the one that a folder keeps, a line each."""
+        return [line for line in differences(kept, self.kept()) if not line.startswith("output.")]
 
 
 def parse(args: Sequence[str]) -> EvalConfig:

@@ -119,7 +119,7 @@ class Store:
     def _agree(self, config: EvalConfig, played: Played) -> None:
         """Refuse a folder of another evaluation, and make a fresh one this one's."""
         if (self.folder / CONFIG).exists():
-            changed = differences(read_toml(self.folder / CONFIG, EvalConfig), config.kept())
+            changed = config.changed_since(read_toml(self.folder / CONFIG, EvalConfig))
             if not changed and (self.folder / SUITE).exists():
                 changed = differences(read_played(self.folder), played)
             if changed:
