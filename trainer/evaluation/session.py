@@ -12,11 +12,12 @@ from rich.console import Console
 from envs.suite import Suite
 from rollout.wire import Episode
 from trainer.config import differences
-from trainer.evaluation import models, show
+from trainer.evaluation import models, report, show
 from trainer.evaluation.config import EvalConfig
 from trainer.evaluation.play import Unit, play, units
 from trainer.evaluation.store import (
     CONFIG,
+    REPORT,
     RESULT,
     SUITE,
     Played,
@@ -40,14 +41,18 @@ def run(config: EvalConfig, console: Console) -> Result:
     or `OSError` for what ended it on the way.
     """
     result, records = evaluate(config, console)
+    others: Records = {}
     if config.output.baseline:
         other, others = baseline(config, result, console)
         against = compare(result, records, config.output.baseline, other, others)
         result = msgspec.structs.replace(result, baseline=against)
     write_result(config.folder, result)
+    page = report.page(config.folder, read_played(config.folder), result, records, others)
+    write_file(config.folder / REPORT, page.encode())
     show.print_result(result, console)
     if config.read.show:
         show.print_episodes(groups_of(records), config.read.show, config.read.order, console)
+    console.print(f"folder: {config.folder}\npage: {config.folder / REPORT}", soft_wrap=True, highlight=False)
     return result
 
 
@@ -59,6 +64,7 @@ def evaluate(config: EvalConfig, console: Console) -> tuple[Result, Records]:
         missing = missing_of(suite, store.records)
         if missing:
             assert model is not None, "a folder that lacks episodes is not complete"
+            _keep_tokenizer(model.path, config.folder)
             planned = {part.label: part.tasks * suite.attempts for part in suite.parts()}
             plain = config.output.plain or not console.is_terminal
             with show.Progress(_title(config), planned, store.records, console, plain=plain) as progress:
@@ -119,6 +125,14 @@ def _played(suite: Suite, model: models.Model | None, folder: Path) -> Played:
         saved = read_played(folder)
         return Played(suite, suite.content_hash(), ids, saved.weights, saved.weight_version)
     return Played(suite, suite.content_hash(), ids, model.fingerprint, model.version)
+
+
+def _keep_tokenizer(model: str, folder: Path) -> None:
+    """Copy the model's tokenizer, so that tokens can be read wherever the folder goes."""
+    source = Path(model) / "tokenizer.json"
+    if source.exists():
+        (folder / "tokenizer").mkdir(exist_ok=True)
+        write_file(folder / "tokenizer" / "tokenizer.json", source.read_bytes())
 
 
 def _title(config: EvalConfig) -> str:

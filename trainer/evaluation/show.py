@@ -153,9 +153,9 @@ def lines_of(result: Result) -> list[str]:
         lines.append(f"tokens: {spent.prompt_tokens:,} read, {spent.sampled_tokens:,} sampled{cost}{each}")
     if result.baseline is not None:
         against = result.baseline
-        lines.append(f"against {against.name}: {against.rows[ALL].sentence}")
-        if whole.labelled or against.whole.labelled or whole.public_gap is not None:
-            lines.append(f"  the baseline's {cheating(against.whole)}")
+        lines.append(f"against {against.name}: {against.differences[ALL].sentence}")
+        if whole.labelled or against.rows[0].labelled or whole.public_gap is not None:
+            lines.append(f"  the baseline's {cheating(against.rows[0])}")
     return lines
 
 
@@ -174,7 +174,7 @@ def _comparison(against: Against) -> Table:
     table.add_column("")
     table.add_column("tasks", justify="right")
     table.add_column("difference")
-    for name, found in against.rows.items():
+    for name, found in against.differences.items():
         table.add_row(escape(name), str(found.tasks), found.sentence, style="bold" if name == ALL else "")
     return table
 

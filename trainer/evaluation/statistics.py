@@ -78,17 +78,18 @@ def t_quantile(freedom: float) -> float:
 def estimate(strata: Strata) -> Estimate:
     """The mean over all tasks, and its interval.
 
-    Where all values are in [0, 1] it is the score interval (Wilson's) of as many independent tasks as the observed
-    variance is worth, with Student's t for that variance: it stays inside [0, 1], and holds near its ends too. Without
-    any variance (every task solved, or none) the tasks themselves are that number. Other values have mean ± t
-    standard errors, and no interval where they do not vary.
+    Where all values are in [0, 1] it is the score interval (Wilson's) of as many yes-or-no observations as the variance
+    is worth, with Student's t for that variance: it stays inside [0, 1], and holds near its ends too. They are at least
+    as many as there are tasks, and exactly those where nothing varies (every task solved, or none). Other values have
+    mean ± t standard errors, and no interval where they do not vary.
     """
     values = [value for stratum in strata.values() for value in stratum]
     if not values:
         return Estimate(None, None, None, 0)
-    average, (variance, freedom) = fmean(values), _variance(strata)
-    if all(0.0 <= value <= 1.0 for value in values):
-        size = average * (1 - average) / variance if variance > 0 else float(len(values))
+    shares = all(0.0 <= value <= 1.0 for value in values)
+    average, (variance, freedom) = fmean(values), _variance(strata, bounded=shares)
+    if shares:
+        size = max(len(values), average * (1 - average) / variance if variance > 0 else 0.0)
         return Estimate(average, *_score_interval(average, size, t_quantile(max(1.0, freedom))), len(values))
     if variance <= 0:
         return Estimate(average, None, None, len(values))
@@ -105,7 +106,7 @@ def difference(strata: Strata, *, bounded: bool) -> Difference:
     values = [value for stratum in strata.values() for value in stratum]
     if not values:
         return Difference(None, None, None, 0, None, "can't tell: no task was scored in both")
-    average, (variance, freedom) = fmean(values), _variance(strata)
+    average, (variance, freedom) = fmean(values), _variance(strata, bounded=bounded)
     low: float | None = None
     high: float | None = None
     if variance > 0:
@@ -121,16 +122,20 @@ def difference(strata: Strata, *, bounded: bool) -> Difference:
     return Difference(average, low, high, len(values), more, _sentence(average, low, high, more))
 
 
-def _variance(strata: Strata) -> tuple[float, float]:
+def _variance(strata: Strata, *, bounded: bool) -> tuple[float, float]:
     """(of the mean over all tasks, its degrees of freedom): within the strata, or over all where one has one task.
 
-    The degrees of freedom are Satterthwaite's.
+    Where some strata vary and others do not (of `bounded` values), the latter are not taken to be without variance:
+    Laplace's share of 1 / (n + 2) of their tasks is taken to be otherwise. Degrees of freedom are Satterthwaite's.
     """
     groups = [list(stratum) for stratum in strata.values() if stratum]
     if any(len(group) == 1 for group in groups):
         groups = [[value for group in groups for value in group]]
     total = sum(map(len, groups))
-    parts = [(len(g) * _spread(g) / total**2, len(g) - 1) for g in groups if len(g) > 1]
+    spreads = [_spread(group) if len(group) > 1 else 0.0 for group in groups]
+    if bounded and any(spreads):
+        spreads = [spread or (len(g) + 1) / (len(g) + 2) ** 2 for spread, g in zip(spreads, groups, strict=True)]
+    parts = [(len(g) * spread / total**2, len(g) - 1) for g, spread in zip(groups, spreads, strict=True) if spread]
     variance = math.fsum(part for part, _ in parts)
     if variance <= 0:
         return 0.0, float(total - len(groups))

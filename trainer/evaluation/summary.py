@@ -71,12 +71,12 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class Against(msgspec.Struct, frozen=True):
-    """The comparison with a baseline: all tasks first, then by environment and part."""
+    """The comparison with a baseline, whose own figures are `rows`: all tasks first, then by environment and part."""
 
     name: str
     model: str
-    rows: dict[str, Difference]
-    whole: Row
+    differences: dict[str, Difference]
+    rows: list[Row]
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -139,12 +139,12 @@ def compare(result: Result, records: Mapping[Key, Record], name: str, other: Res
     mine, theirs = (task_means([of[key] for key in sorted(shared)], lambda r: r.score) for of in (records, others))
     pairs = [(stratum, value - theirs[task][1]) for task, (stratum, value) in mine.items() if task in theirs]
     bounded = all(0 <= r.score <= 1 for of in (records, others) for r in of.values() if r.score is not None)
-    rows = {
+    differences = {
         row.name: difference(by_stratum((s, v) for s, v in pairs if s in row.strata), bounded=bounded)
         for row in result.rows
         if not row.kind
     }
-    return Against(name, other.model, rows, other.whole)
+    return Against(name, other.model, differences, other.rows)
 
 
 def _rows(played: Played, records: list[Record]) -> list[tuple[Row, list[Record]]]:
