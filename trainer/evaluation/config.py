@@ -221,5 +221,9 @@ def _out(args: Sequence[str]) -> Path | None:
 def _fresh(config: EvalConfig) -> Path:
     """A folder name from the suite, the model and the time."""
     name = f"{Path(config.suite).stem}-{config.model.removeprefix('openai:').rstrip('/').rpartition('/')[2]}"
-    words = re.sub(r"[^A-Za-z0-9_.@]+", "-", name).strip("-")
-    return Path("evals") / f"{words}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path("evals") / f"{words(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def words(text: str) -> str:
+    """`text` as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9_.@]+", "-", text).strip("-.")

@@ -11,12 +11,14 @@ from rich.console import Console
 
 from envs.suite import Suite
 from rollout.wire import Episode
-from trainer.config import differences
+from trainer.config import differences, dump_toml
 from trainer.evaluation import models, report, show
-from trainer.evaluation.config import EvalConfig
+from trainer.evaluation.config import EvalConfig, ReadConfig, words
 from trainer.evaluation.play import Unit, play, units
+from trainer.evaluation.rescore import rescore
 from trainer.evaluation.store import (
     CONFIG,
+    EPISODES,
     REPORT,
     RESULT,
     SUITE,
@@ -28,6 +30,8 @@ from trainer.evaluation.store import (
     read_played,
     read_records,
     write_file,
+    write_played,
+    write_records,
 )
 from trainer.evaluation.summary import Key, Result, compare, summarise
 
@@ -40,19 +44,55 @@ def run(config: EvalConfig, console: Console) -> Result:
     Raises `ValueError`, one line, for bad input; `KeyboardInterrupt`; and `EngineError`, `SandboxError`, `CannotPlay`
     or `OSError` for what ended it on the way.
     """
+    if config.read.rescore:
+        return rescored(config, console)
     result, records = evaluate(config, console)
     others: Records = {}
     if config.output.baseline:
         other, others = baseline(config, result, console)
         against = compare(result, records, config.output.baseline, other, others)
         result = msgspec.structs.replace(result, baseline=against)
-    write_result(config.folder, result)
-    page = report.page(config.folder, read_played(config.folder), result, records, others)
-    write_file(config.folder / REPORT, page.encode())
+    present(config, config.folder, result, records, others, console)
+    return result
+
+
+def present(
+    config: EvalConfig, folder: Path, result: Result, records: Records, others: Records, console: Console
+) -> None:
+    """Write the result, its page and what else was asked for, and print it."""
+    write_result(folder, result)
+    page = report.page(folder, read_played(folder), result, records, others)
+    write_file(folder / REPORT, page.encode())
+    written = [f"folder: {folder}", f"page: {folder / REPORT}"]
+    if config.output.inspect:
+        from trainer.evaluation import inspect_log  # a package of many others, which only this needs
+
+        written.append(f"inspect: {inspect_log.write(folder, read_played(folder), result, records)}")
     show.print_result(result, console)
     if config.read.show:
         show.print_episodes(groups_of(records), config.read.show, config.read.order, console)
-    console.print(f"folder: {config.folder}\npage: {config.folder / REPORT}", soft_wrap=True, highlight=False)
+    console.print("\n".join(written), soft_wrap=True, highlight=False)
+
+
+def rescored(config: EvalConfig, console: Console) -> Result:
+    """Score the folder's episodes anew, into a folder of their own inside it, and compare with the old scores."""
+    if not (config.folder / EPISODES).exists():
+        raise ValueError("--rescore needs --out DIR, the folder of an evaluation that was played")
+    old, text = read_records(config.folder), config.read.rescore
+    new, diverged = rescore(old, text, config.play)
+    folder = config.folder / f"rescored-{words(Path(text).name)}"
+    folder.mkdir(exist_ok=True)
+    played = read_played(config.folder)
+    write_file(folder / CONFIG, dump_toml(replace(config.kept(), read=ReadConfig(rescore=text))).encode())
+    write_played(folder, played)
+    write_records(folder, new.values())
+    name = read_model_name(config.folder)
+    before = summarise((Path(config.suite).stem, name), played, old, {})
+    result = summarise((before.suite, f"{name}, rescored by {text}"), played, new, {})
+    result = msgspec.structs.replace(result, baseline=compare(result, new, "the old rewards", before, old))
+    present(config, folder, result, new, old, console)
+    told = f"{len(new)} episodes replayed; {diverged} diverged from what was saved, and have no score"
+    console.print(told, soft_wrap=True, highlight=False)
     return result
 
 

@@ -124,7 +124,7 @@ class Store:
                 changed = differences(read_played(self.folder), played)
             if changed:
                 raise ValueError(f"{self.folder} holds another evaluation: {'; '.join(changed)}; give another --out")
-        write_file(self.folder / SUITE, tomli_w.dumps(msgspec.to_builtins(played)).encode())
+        write_played(self.folder, played)
         write_file(self.folder / CONFIG, dump_toml(config.kept()).encode())
 
     def _recover(self) -> None:
@@ -141,6 +141,15 @@ def write_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
+
+
+def write_played(folder: Path, played: Played) -> None:
+    write_file(folder / SUITE, tomli_w.dumps(msgspec.to_builtins(played)).encode())
+
+
+def write_records(folder: Path, records: Iterable[Record]) -> None:
+    """All of an evaluation's episodes at once."""
+    write_file(folder / EPISODES, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
 
 
 def read_model_name(folder: Path) -> str:

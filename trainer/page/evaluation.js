@@ -122,7 +122,7 @@ function faults() {
       { class: result.complete ? "muted" : "warn" },
       result.complete
         ? "Every episode was scored."
-        : `${WHOLE.planned - WHOLE.scored} of ${WHOLE.planned} episodes are missing or errored; they are in no figure, and the next start plays them again.`,
+        : `${WHOLE.planned - WHOLE.scored} of ${WHOLE.planned} episodes are missing or errored, and are in no figure.`,
     ),
     rows.length ? table(["", "cause"], rows, [0]) : null,
   );
