@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from envs.suite import Limits
 from envs.types import Message
 from trainer.evaluation.statistics import Estimate
 from trainer.evaluation.store import EPISODES, Played, Record
@@ -96,7 +97,7 @@ def log_of(played: Played, result: Result, records: Mapping[Key, Record], ended:
             metadata=msgspec.to_builtins({"rows": result.rows, "baseline": result.baseline}),
         ),
         stats=EvalStats(started_at=ended, completed_at=ended, model_usage={f"slipstream/{result.model}": usage}),
-        samples=[_sample(record, result) for _, record in sorted(records.items())],
+        samples=[_sample(record, result.model, suite.limits) for _, record in sorted(records.items())],
     )
 
 
@@ -105,16 +106,16 @@ def _metrics(name: str, value: Estimate) -> dict[str, float]:
     return {key: number for key, number in found.items() if number is not None}
 
 
-def _sample(record: Record, result: Result) -> EvalSample:
+def _sample(record: Record, name: str, limits: Limits) -> EvalSample:
     from inspect_ai.log import EvalError, EvalSample, EvalSampleLimit
     from inspect_ai.model import ModelOutput, ModelUsage
     from inspect_ai.scorer import Score
 
     episode, ticket = record.episode, record.ticket
-    messages = [_message(message, result.model) for message in episode.messages]
+    messages = [_message(message, name) for message in episode.messages]
     first = next((i for i, message in enumerate(episode.messages) if message.role == "assistant"), len(messages))
     last = next((m.content for m in reversed(episode.messages) if m.role == "assistant"), "")
-    model = f"slipstream/{result.model}"
+    model = f"slipstream/{name}"
     usage = ModelUsage(
         input_tokens=episode.prompt_tokens,
         output_tokens=episode.sampled_tokens,
@@ -149,13 +150,13 @@ def _sample(record: Record, result: Result) -> EvalSample:
     sample.scores = {
         SCORER: Score(value=record.score, answer=last, metadata={"reward": episode.reward, **episode.components})
     }
-    for name, kind, most in (
-        ("truncated_turns", "turn", episode.turns),
-        ("truncated_tokens", "token", ticket.sampling.max_tokens),
-        ("truncated_context", "context", result.whole.planned),
-        ("truncated_time", "time", episode.wall_s),
+    for reason, kind, most in (
+        ("turns", "turn", episode.turns),
+        ("tokens", "token", limits.max_reply_tokens),
+        ("context", "context", limits.context),
+        ("time", "time", limits.episode_timeout_s),
     ):
-        if episode.counts.get(name):
+        if episode.counts.get(f"truncated_{reason}"):
             sample.limit = EvalSampleLimit.model_validate({"type": kind, "limit": most})
     return sample
 

@@ -72,14 +72,18 @@ class Store:
         self.played = played
         self.records: dict[tuple[int, int], Record] = {}
         self.faults: Faults = {}
-        try:
-            self._lock = lock.hold(folder)
-            self._agree(config, played)
-            self._file = os.open(folder / EPISODES, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise ValueError(f"cannot write the folder {folder} ({error.strerror}): choose another --out") from error
+        with contextlib.ExitStack() as undo:
+            try:
+                self._lock = lock.hold(folder)
+                undo.callback(os.close, self._lock)
+                self._agree(config, played)
+                self._file = os.open(folder / EPISODES, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+                undo.callback(os.close, self._file)
+                self._recover()
+            except OSError as error:
+                raise ValueError(f"cannot write the folder {folder} ({error}): choose another --out") from error
+            undo.pop_all()
         self._synced = time.monotonic()
-        self._recover()
 
     def append(self, records: Iterable[Record], faults: Mapping[str, int]) -> None:
         """Keep the records of one ticket: written at once, so that a killed process leaves all of them or a torn line.
