@@ -21,7 +21,7 @@ import msgspec
 
 from envs.types import Message, ToolCall, ToolSpec
 from rollout import tool_calls
-from rollout.engine import EngineError, Finish, Sampling
+from rollout.engine import EngineError, Finish, Sampling, WeightsError
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 60.0
@@ -157,6 +157,10 @@ class Endpoint:
 
     def end_session(self, session: str) -> None:
         """Nothing is kept for an episode."""
+
+    async def load(self, path: str, version: int) -> None:
+        """Raises `WeightsError`: the weights are the server's."""
+        raise WeightsError(f"{self.base_url} takes no weights")
 
     def check(self) -> None:
         """Raise `EngineError` if asking again cannot help."""

@@ -241,9 +241,13 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {k: _without_none(v) if isinstance(v, dict) else v for k, v in values.items() if v is not None}
 
 
-def read_toml(path: Path, kind: type[Config] = RunConfig) -> Config:  # type: ignore[assignment]
-    """A `RunConfig`, or another configuration. Raises `ValueError` naming the file and the key, with the nearest valid
-    one."""
+def read_toml(path: Path) -> RunConfig:
+    """A run's configuration. Raises `ValueError` naming the file and the key, with the nearest valid one."""
+    return read_config(path, RunConfig)
+
+
+def read_config(path: Path, kind: type[Config]) -> Config:
+    """The configuration `kind`, a dataclass, in a file. Raises `ValueError` as `read_toml` does."""
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:

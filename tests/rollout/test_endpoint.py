@@ -82,7 +82,11 @@ class Server:
 
 def answer_of(body: dict) -> dict:
     """Rolls the number of messages so far."""
-    call = {"id": "", "type": "function", "function": {"name": "roll", "arguments": f'{{"n": {len(body["messages"])}}}'}}
+    call = {
+        "id": "",
+        "type": "function",
+        "function": {"name": "roll", "arguments": f'{{"n": {len(body["messages"])}}}'},
+    }
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": 4}
     return {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": usage}

@@ -14,7 +14,7 @@ import tyro
 
 from envs import suite as suites
 from envs.suite import Suite
-from trainer.config import Flat, differences, read_toml
+from trainer.config import Flat, differences, read_config
 
 PROGRAM = "python -m trainer.eval"
 CONFIG = "config.toml"
@@ -200,7 +200,7 @@ def parse(args: Sequence[str]) -> EvalConfig:
     saved = _out(args)
     default = EvalConfig()
     if saved is not None and (saved / CONFIG).exists():
-        default = read_toml(saved / CONFIG, EvalConfig)
+        default = read_config(saved / CONFIG, EvalConfig)
     config = tyro.cli(EvalConfig, args=args, default=default, prog=PROGRAM)
     config.check()
     if config.output.out is None:

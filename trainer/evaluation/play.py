@@ -109,9 +109,7 @@ async def _until_signal(playing: Coroutine[None, None, None]) -> bool:
     return bool(came)
 
 
-async def _play(
-    config: EvalConfig, suite: Suite, model: Model, missing: Sequence[Unit], on_played: OnPlayed
-) -> None:
+async def _play(config: EvalConfig, suite: Suite, model: Model, missing: Sequence[Unit], on_played: OnPlayed) -> None:
     async with AsyncExitStack() as stack:
         stage = await _stage(config, suite, model, stack)
         told: Counter[str] = Counter()

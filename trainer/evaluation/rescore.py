@@ -80,8 +80,8 @@ async def _task(records: list[Record], text: str) -> list[Record]:
         for i, (env, record) in enumerate(zip(players, records, strict=True)):
             try:
                 await _replay(env, record)
-            except Exception as error:  # the boundary to the author's code; kept as the episode's cause
-                errors[i] = f"{type(error).__name__}: {error}"[:1000]
+            except Exception as fault:  # the boundary to the author's code; kept as the episode's cause
+                errors[i] = f"{type(fault).__name__}: {fault}"[:1000]
         sound = [env for env, error in zip(players, errors, strict=True) if not error]
         scores = iter(await envs.score_group(sound))
         results = []

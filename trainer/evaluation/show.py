@@ -139,8 +139,8 @@ def lines_of(result: Result) -> list[str]:
     lines = [cheating(whole)]
     if not result.complete:
         lines.append(
-            f"not complete: {whole.planned - whole.scored} of {whole.planned} episodes are missing or errored, and are in "
-            "no figure"
+            f"not complete: {whole.planned - whole.scored} of {whole.planned} episodes are missing or errored, and are "
+            "in no figure"
         )
     lines += [f"  {count} × {error}" for error, count in result.errors.items()]
     if result.faults:

@@ -1,10 +1,10 @@
 """An evaluation's folder: what is evaluated, and every episode as it was played.
 
-    config.toml       the options that make it what it is
-    suite.toml        the suite as played, the environments' versions, and which weights
-    episodes.jsonl    one `Record` a line, append-only; of two with the same task and attempt the later one counts
-    result.json       the figures; written whole, again after every start
-    report.html       the same to look at, with the episodes
+config.toml       the options that make it what it is
+suite.toml        the suite as played, the environments' versions, and which weights
+episodes.jsonl    one `Record` a line, append-only; of two with the same task and attempt the later one counts
+result.json       the figures; written whole, again after every start
+report.html       the same to look at, with the episodes
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tomli_w
 from envs.suite import Suite, label
 from rollout.wire import Episode, Group, Ticket
 from trainer import lock
-from trainer.config import differences, dump_toml, read_toml
+from trainer.config import differences, dump_toml, read_config
 from trainer.describe import score
 from trainer.evaluation.config import CONFIG, EvalConfig
 
@@ -123,7 +123,7 @@ class Store:
     def _agree(self, config: EvalConfig, played: Played) -> None:
         """Refuse a folder of another evaluation, and make a fresh one this one's."""
         if (self.folder / CONFIG).exists():
-            changed = config.changed_since(read_toml(self.folder / CONFIG, EvalConfig))
+            changed = config.changed_since(read_config(self.folder / CONFIG, EvalConfig))
             if not changed and (self.folder / SUITE).exists():
                 changed = differences(read_played(self.folder), played)
             if changed:
@@ -158,7 +158,7 @@ def write_records(folder: Path, records: Iterable[Record]) -> None:
 
 def read_model_name(folder: Path) -> str:
     """The model that the evaluation in `folder` is of."""
-    return read_toml(folder / CONFIG, EvalConfig).model
+    return read_config(folder / CONFIG, EvalConfig).model
 
 
 def read_played(folder: Path) -> Played:

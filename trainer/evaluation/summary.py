@@ -30,9 +30,9 @@ class Row(msgspec.Struct, frozen=True):
     """The figures of the whole suite (`environment` is "all"), of an environment, of a part of it (`part`: the text it
     is made by) or of a kind of its tasks. `pass_at` and `pass_all` are pass@k and pass^k, by k.
 
-    `strata` are the parts of the suite that it is about. `planned` episodes are those the suite asks for (0 for a kind, of which nobody knows before). Errored ones are in
-    no other figure. `labels` count the scored episodes that carry each. Means of turns, tool calls and tokens are an
-    episode's.
+    `strata` are the parts of the suite that it is about. `planned` episodes are those that the suite asks for (0 for a
+    kind, of which nobody knows before). Errored ones are in no other figure. `labels` count the scored episodes that
+    carry each. Means of turns, tool calls and tokens are an episode's.
     """
 
     environment: str
@@ -111,9 +111,7 @@ def summarise(
     """`names` are the suite's and the model's; `prices` USD for a million tokens read and drawn."""
     ordered = [records[key] for key in sorted(records)]
     rows = _rows(played, ordered)
-    prompt, sampled = (
-        sum(getattr(r.episode, name) for r in ordered) for name in ("prompt_tokens", "sampled_tokens")
-    )
+    prompt, sampled = (sum(getattr(r.episode, name) for r in ordered) for name in ("prompt_tokens", "sampled_tokens"))
     usd = None if prices is None else (prompt * prices[0] + sampled * prices[1]) / 1e6
     seconds = {row.name: fmean(r.episode.wall_s for r in of) for row, of in rows if of}
     errors = Counter(record.episode.error for record in ordered if record.score is None)
@@ -133,7 +131,9 @@ def summarise(
     )
 
 
-def compare(result: Result, records: Mapping[Key, Record], name: str, other: Result, others: Mapping[Key, Record]) -> Against:
+def compare(
+    result: Result, records: Mapping[Key, Record], name: str, other: Result, others: Mapping[Key, Record]
+) -> Against:
     """How much better `result` is than `other`, task by task, over the attempts that both have."""
     shared = records.keys() & others.keys()
     mine, theirs = (task_means([of[key] for key in sorted(shared)], lambda r: r.score) for of in (records, others))
@@ -148,7 +148,7 @@ def compare(result: Result, records: Mapping[Key, Record], name: str, other: Res
 
 
 def _rows(played: Played, records: list[Record]) -> list[tuple[Row, list[Record]]]:
-    """Each row with its records: everything, then each environment with its parts and kinds, where there are several."""
+    """Each row with its records: everything, then each environment with its parts and kinds if there are several."""
     parts = played.suite.parts()
     plan: list[tuple[str, str, str, list[Part]]] = [(ALL, "", "", parts)]
     for environment in dict.fromkeys(part.env_id for part in parts):
@@ -221,9 +221,7 @@ def _ks(attempts: int) -> list[int]:
     return sorted({2**power for power in range(attempts.bit_length()) if 2**power <= attempts} | {attempts} - {0})
 
 
-def task_means(
-    records: Iterable[Record], value: Callable[[Record], float | None]
-) -> dict[int, tuple[str, float]]:
+def task_means(records: Iterable[Record], value: Callable[[Record], float | None]) -> dict[int, tuple[str, float]]:
     """(stratum, mean over the attempts that have a value) of each task."""
     values: dict[int, list[float]] = defaultdict(list)
     strata: dict[int, str] = {}

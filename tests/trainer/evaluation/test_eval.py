@@ -1,4 +1,4 @@
-"""`python -m trainer.eval` as a whole, on an environment and an engine whose episodes are pure functions of the ticket."""
+"""`python -m trainer.eval` as a whole; what is played is a pure function of the ticket."""
 
 from __future__ import annotations
 
@@ -57,8 +57,11 @@ class Moody(Parrot):
     def __init__(self, path: str) -> None:
         self.path = path
 
+    def is_bad(self) -> bool:
+        return Path(self.path).exists()
+
     async def on_text(self, text):
-        if self.num_turns == 2 and self.task.payload["word"] % 3 == 0 and Path(self.path).exists():
+        if self.num_turns == 2 and self.task.payload["word"] % 3 == 0 and self.is_bad():
             raise InfrastructureError("the world is gone")
         return await super().on_text(text)
 

@@ -32,7 +32,8 @@ def test_both_are_unbiased(k):
 
 
 @pytest.mark.parametrize(
-    ("freedom", "exact"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (5, 2.5706), (10.9, 2.2281), (30, 2.0423), (1e9, 1.96)]
+    ("freedom", "exact"),
+    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (5, 2.5706), (10.9, 2.2281), (30, 2.0423), (1e9, 1.96)],
 )
 def test_quantiles_of_student_s_t(freedom, exact):
     assert t_quantile(freedom) == pytest.approx(exact, abs=0.005)
@@ -140,5 +141,3 @@ def test_independent_attempts_in_one_interval_would_be_too_sure():
     scores = attempts_at(0.5, 0.8, 50, seed=2)
     spread = np.sqrt(scores.mean(1) * (1 - scores.mean(1)) / (50 * ATTEMPTS)) * 1.96
     assert np.mean(np.abs(scores.mean(1) - 0.5) <= spread) < 0.8
-
-
