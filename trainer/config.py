@@ -128,6 +128,9 @@ class OutputConfig:
     """Steps between evaluations on held-out tasks, also made before the first and after the last step; 0 is off."""
     eval_tasks: int = 128
     """Held-out tasks an evaluation."""
+    eval_suite: str = ""
+    """A suite that is played every --eval-every steps besides, on frozen weights, by a process of its own (see
+    trainer.eval): its figures are eval/SUITE/... of metrics.jsonl, its transcripts in evals/."""
     plain: bool = False
     """Print a line a step instead of the live view."""
 

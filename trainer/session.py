@@ -6,13 +6,16 @@ import contextlib
 import dataclasses
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import torch
 from rich.console import Console
 
 import envs
+from envs import suite as suites
 from rollout.engine import Sampling
 from rollout.episode import Budget
 from rollout.link import LinkServer
@@ -24,6 +27,7 @@ from trainer import checkpoint, embedded, interrupts, lock, scratch
 from trainer.checkpoint import Checkpoints
 from trainer.config import RunConfig
 from trainer.evals import Evaluations
+from trainer.evaluation.beside import Beside
 from trainer.inbox import Inbox
 from trainer.invocation import Run
 from trainer.launch import Supervisor
@@ -181,6 +185,9 @@ def execute(prepared: Prepared, console: Console) -> None:
             elapsed_s=state.elapsed_s if state else 0.0,
         )
         ending.callback(log.close)
+        beside = _beside(prepared, log, check)
+        if beside is not None:
+            ending.callback(beside.close)
         evals = Evaluations(
             inbox,
             lambda id_, index: ticket(config, "eval", id_, index, 0),
@@ -188,6 +195,7 @@ def execute(prepared: Prepared, console: Console) -> None:
             tasks=config.output.eval_tasks,
             last=config.steps,
             recorded=[int(r["eval/step"]) for r in log.history if "eval/step" in r],
+            beside=beside,
         )
         checkpoints = Checkpoints(
             run.folder / "checkpoints", prepared.template.tokenizer, config.output, config.steps, run.checkpoint
@@ -197,3 +205,25 @@ def execute(prepared: Prepared, console: Console) -> None:
         plain = config.output.plain or not console.is_terminal
         with View(config, log, lambda: supervisor.restarts, console, plain=plain):
             train(config, prepared.learner, inbox, Publisher(folder, link), evals, checkpoints, log)
+
+
+def _beside(prepared: Prepared, log: Metrics, check: Callable[[], None]) -> Beside | None:
+    """What evaluates `--eval-suite`, if there is one."""
+    config = prepared.run.config
+    if not (config.output.eval_suite and config.output.eval_every):
+        return None
+
+    def save(folder: Path) -> None:
+        prepared.learner.model.save_pretrained(folder)
+        prepared.template.tokenizer.save_pretrained(folder)
+
+    key = f"eval/{Path(config.output.eval_suite).stem}/step"
+    return Beside(
+        prepared.run.folder,
+        config,
+        save,
+        recorded=[int(r[key]) for r in log.history if key in r],
+        begun_at=prepared.learner.version,
+        stall_s=2 * suites.load(config.output.eval_suite).limits.episode_timeout_s + STALL_MARGIN_S,
+        check=check,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def _of_run(run: Path, step: str | None) -> Model:
     if step is None and steps:
         step = list(steps)[-1]
     if step in steps:
-        return _local(str(steps[step]), int(step))
+        return _local(str(steps[step]))
     if step == "0":
         began = read_toml(run / "config.toml")
         return _local(_embedded(began.env, began.seed) if began.model == "embedded" else began.model)
@@ -68,12 +69,15 @@ def _embedded(env: str, seed: int) -> str:
         raise ValueError(f"the embedded model cannot be made: {error}") from error
 
 
-def _local(path: str, version: int = 0) -> Model:
+def _local(path: str) -> Model:
+    """A folder, whose name tells a run's step, or a hub id."""
     folder = Path(path).expanduser()
+    step = re.fullmatch(r"step-(\d+)", folder.name)
+    version = int(step[1]) if step else 0
     if not folder.is_dir():
         if folder.is_absolute() or path.count("/") > 1 or path.startswith("."):
             raise ValueError(f"--model {path}: there is no such folder")
-        return Model(path, version)
+        return Model(path)
     if not (folder / "config.json").exists():
         raise ValueError(f"--model {path}: neither a model in transformers' format (no config.json) nor a run's folder")
     return Model(str(folder), version, _fingerprint(folder))
