@@ -95,7 +95,6 @@ class Endpoint:
     timeout_s: float = 120.0
     retries: int = 6
     connections: int = 64
-    first_pause_s: float = FIRST_PAUSE_S
     version: int = 0
     counters: Counter[str] = field(default_factory=Counter)
     _session: aiohttp.ClientSession | None = None
@@ -118,7 +117,7 @@ class Endpoint:
 
     async def generate(self, prompt: dict[str, Any], sampling: Sampling, *, session: str) -> Answer:
         """One reply. Raises `EngineError`; `ValueError` for a conversation that is too long for the model."""
-        pause_s = self.first_pause_s
+        pause_s = FIRST_PAUSE_S
         cause = ""
         for attempt in range(self.retries + 1):
             self.check()

@@ -70,8 +70,7 @@ class Server:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
-        options = {"timeout_s": 1.0, "first_pause_s": 0.01} | options
-        client = Endpoint(f"http://127.0.0.1:{port}/v1", "some-model", **options)
+        client = Endpoint(f"http://127.0.0.1:{port}/v1", "some-model", **({"timeout_s": 1.0} | options))
         await client.start()
         try:
             yield client
@@ -95,6 +94,7 @@ def answer_of(body: dict) -> dict:
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch):
     monkeypatch.setattr(episode, "_BACKOFF_S", 0.001)
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE_S", 0.01)
 
 
 async def test_64_episodes_at_once_survive_a_server_that_fails_in_every_way():
@@ -205,7 +205,7 @@ async def test_a_server_that_knows_only_the_newer_name_of_the_limit():
 
 
 async def test_nobody_listens():
-    client = Endpoint("http://127.0.0.1:9/v1", "m", retries=1, first_pause_s=0.01)
+    client = Endpoint("http://127.0.0.1:9/v1", "m", retries=1)
     await client.start()
     with pytest.raises(EngineError, match="connection 2 times in a row"):
         await client.generate(MessageChat().prompt(), SAMPLING, session="")
