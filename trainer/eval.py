@@ -12,13 +12,14 @@ from rollout.engine import EngineError
 from rollout.episode import CannotPlay
 from sandbox import SandboxError
 from trainer import interrupts
-from trainer.evaluation.config import PROGRAM, parse
+from trainer.evaluation.config import PROGRAM, EvalConfig, parse
 from trainer.run import INTERRUPTED
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Exit status: 0 evaluated, 1 it broke on the way, 2 bad input, 130 interrupted."""
     console = Console()
+    config: EvalConfig | None = None
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see trainer.run
     with interrupts.obeyed():
         try:
@@ -27,15 +28,19 @@ def main(args: Sequence[str] | None = None) -> int:
 
             session.run(config, console)
         except KeyboardInterrupt:
-            console.print(f"interrupted; go on with: {PROGRAM} --out {config.folder}", soft_wrap=True)
+            console.print(f"interrupted{_go_on(config)}", soft_wrap=True)
             return INTERRUPTED
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
         except (EngineError, SandboxError, CannotPlay, OSError) as error:
-            print(f"error: {error}\ngo on with: {PROGRAM} --out {config.folder}", file=sys.stderr)
+            print(f"error: {error}{_go_on(config)}", file=sys.stderr)
             return 1
     return 0
+
+
+def _go_on(config: EvalConfig | None) -> str:
+    return "" if config is None else f"\ngo on with: {PROGRAM} --out {config.folder}"
 
 
 if __name__ == "__main__":

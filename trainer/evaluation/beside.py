@@ -158,11 +158,11 @@ class Beside:
 
 
 def figures(name: str, version: int, result: Result) -> dict[str, float]:
-    """`name`/score with its interval, by environment too; and what says whether to believe it."""
+    """`name`/success with its interval, by environment too; and what says whether to believe it."""
     whole = result.whole
     told: dict[str, float | None] = {
         f"{name}/step": float(version),
-        f"{name}/score": whole.score.mean,
+        f"{name}/success": whole.score.mean,
         f"{name}/low": whole.score.low,
         f"{name}/high": whole.score.high,
         f"{name}/tasks": float(whole.score.tasks),
@@ -173,7 +173,7 @@ def figures(name: str, version: int, result: Result) -> dict[str, float]:
     }
     for row in result.rows:
         if row.environment != ALL and not row.part and not row.kind:
-            told[f"{name}/{row.environment}/score"] = row.score.mean
+            told[f"{name}/{row.environment}/success"] = row.score.mean
     return {key: value for key, value in told.items() if value is not None}
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from envs.types import Status
 from trainer.describe import score
-from trainer.evaluation.store import Played, Record, groups_of
+from trainer.evaluation.store import TOKENIZER, Played, Record, groups_of
 from trainer.evaluation.summary import Key, Result, task_means
 from trainer.page import assemble, episodes, tokens
 
@@ -27,7 +27,7 @@ def page(folder: Path, played: Played, result: Result, records: Records, others:
     """The page of the evaluation in `folder`. `others` are the baseline's episodes, of which only scores are
     shown."""
     lines, bodies = _episodes(records)
-    tokenizer = folder / "tokenizer"
+    tokenizer = folder / TOKENIZER
     decode, source = tokens.load(tokenizer if tokenizer.exists() else None, result.model)
     ids = {token for _, body in bodies for sequence in body["sequences"] for token in sequence["tokens"]}
     missing = source if decode is None and ids else ""

@@ -22,6 +22,7 @@ from trainer.evaluation.store import (
     REPORT,
     RESULT,
     SUITE,
+    TOKENIZER,
     Played,
     Record,
     Store,
@@ -171,8 +172,8 @@ def _keep_tokenizer(model: str, folder: Path) -> None:
     """Copy the model's tokenizer, so that tokens can be read wherever the folder goes."""
     source = Path(model) / "tokenizer.json"
     if source.exists():
-        (folder / "tokenizer").mkdir(exist_ok=True)
-        write_file(folder / "tokenizer" / "tokenizer.json", source.read_bytes())
+        (folder / TOKENIZER).mkdir(exist_ok=True)
+        write_file(folder / TOKENIZER / "tokenizer.json", source.read_bytes())
 
 
 def _title(config: EvalConfig) -> str:

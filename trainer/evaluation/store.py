@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ from trainer.config import differences, dump_toml, read_config
 from trainer.describe import score
 from trainer.evaluation.config import CONFIG, EvalConfig
 
-EPISODES, RESULT, SUITE, REPORT = "episodes.jsonl", "result.json", "suite.toml", "report.html"
+EPISODES, RESULT, SUITE, REPORT, TOKENIZER = "episodes.jsonl", "result.json", "suite.toml", "report.html", "tokenizer"
 SYNC_S = 1.0  # between two syncs to disk: what a power failure may cost; a killed process loses nothing
 Faults = dict[str, int]
 
@@ -107,8 +108,18 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        if kind is not None and issubclass(kind, ValueError) and not self.records:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Remove the folder of an evaluation that bad input kept from beginning, unless there is more in it."""
+        for name in (EPISODES, SUITE, CONFIG):
+            (self.folder / name).unlink()
+        shutil.rmtree(self.folder / TOKENIZER, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
     def _sync(self) -> None:
         os.fsync(self._file)

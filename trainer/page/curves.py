@@ -96,15 +96,12 @@ def suites(record: Record) -> list[HeldOut]:
     """The result of a suite that was played beside training, where the record is one's."""
     found = []
     for name in record:
-        if (
-            name.startswith("eval/")
-            and name.endswith("/step")
-            and f"{(head := name.removesuffix('/step'))}/score" in record
-        ):
+        head = name.removesuffix("/step")
+        if name.startswith("eval/") and name not in (head, "eval/step") and f"{head}/success" in record:
             low, high, tasks = (record.get(f"{head}/{part}") for part in ("low", "high", "tasks"))
-            suite = f"suite {head.removeprefix('eval/')}"
-            step, score = int(record[name]), record[f"{head}/score"]
-            found.append(HeldOut(suite, "", step, score, low, high, None if tasks is None else int(tasks)))
+            suite, step = f"suite {head.removeprefix('eval/')}", int(record[name])
+            success = record[f"{head}/success"]
+            found.append(HeldOut(suite, "", step, success, low, high, None if tasks is None else int(tasks)))
     return found
 
 

@@ -45,8 +45,8 @@ def test_each_version_that_is_due_is_evaluated_on_its_own_weights(model, tmp_pat
     for record in records:
         out = folder / "evals" / f"mine-step-{record['eval/mine/step']:.0f}"
         scores = [r.score for r in read_records(out).values()]
-        assert record["eval/mine/score"] == pytest.approx(sum(scores) / 10)
-        assert record["eval/mine/low"] < record["eval/mine/score"] < record["eval/mine/high"]
+        assert record["eval/mine/success"] == pytest.approx(sum(scores) / 10)
+        assert record["eval/mine/low"] < record["eval/mine/success"] < record["eval/mine/high"]
         assert json.loads((out / "result.json").read_text())["complete"]
         assert (out / "report.html").exists()
     assert not list((folder / "evals").glob("weights/*"))  # they are in the checkpoints, or gone

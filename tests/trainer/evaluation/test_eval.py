@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 
 from envs import InfrastructureError, reward
+from envs import suite as suites
 from envs.types import Message, Status
 from rollout.engine import EngineError
 from tests.chaos.deterministic import HashEngine, Parrot, make_model
 from trainer import eval as evaluation
-from trainer.evaluation import inspect_log, store
+from trainer.config import RunConfig, write_toml
+from trainer.evaluation import inspect_log, models, report, store
 from trainer.evaluation.store import read_records
+from trainer.page import assemble
 
 HERE = "tests.trainer.evaluation.test_eval"
 PARROT = "tests.chaos.deterministic:Parrot"
@@ -304,6 +307,35 @@ def test_the_log_is_what_inspect_ai_reads(model, tmp_path):
     assert sample.limit.type == "turn"
 
 
+def test_a_model_that_is_none_leaves_no_folder(tmp_path, capsys):
+    suite = write_suite(tmp_path)
+    for name, told in (
+        (str(tmp_path), "neither a model in transformers' format"),
+        ("./nowhere", "--model ./nowhere: there is no such folder"),
+    ):
+        out = tmp_path / "out"
+        assert evaluation.main(["--suite", str(suite), "--model", name, "--out", str(out)]) == 2
+        assert told in capsys.readouterr().err
+        assert not out.exists()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    assert evaluation.main(options(suite, broken, tmp_path / "out")) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_s_steps_are_models(model, tmp_path):
+    suite = suites.load(str(write_suite(tmp_path)))
+    for step in (20, 40):
+        shutil.copytree(model, tmp_path / "run" / "checkpoints" / f"step-{step}")
+    write_toml(RunConfig(env=PARROT, model=str(model)), tmp_path / "run" / "config.toml")
+    run = str(tmp_path / "run")
+    assert [models.find(run + step, suite).version for step in ("", "@40", "@20", "@0")] == [40, 40, 20, 0]
+    assert models.find(f"{run}@0", suite).path == str(model)
+    with pytest.raises(ValueError, match=r"no checkpoint at step 30; there are: 0 \(its start\), 20, 40"):
+        models.find(f"{run}@30", suite)
+
+
 class Scripts(HTMLParser):
     """The text of each script, by its id."""
 
@@ -335,6 +367,8 @@ def test_the_page_holds_the_result_and_the_episodes_and_fetches_nothing(model, t
     assert data["episodes"]["texts"]  # the tokenizer was kept
     assert "default-src 'none'" in page
     assert not re.search(r"<(link|img|script)[^>]+(src|href)=.http", page)
+    for name in report.SCRIPTS:
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", assemble._asset(name))
 
 
 def _main(arguments: list[str]) -> None:
