@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -75,12 +76,19 @@ def _local(path: str) -> Model:
     step = re.fullmatch(r"step-(\d+)", folder.name)
     version = int(step[1]) if step else 0
     if not folder.is_dir():
-        if folder.is_absolute() or path.count("/") > 1 or path.startswith("."):
-            raise ValueError(f"--model {path}: there is no such folder")
+        is_hub_id = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path) and not ("/" in path and folder.parent.is_dir())
+        if not is_hub_id:
+            raise ValueError(f"--model {path}: there is no such folder{_nearest(folder)}")
         return Model(path)
     if not (folder / "config.json").exists():
         raise ValueError(f"--model {path}: neither a model in transformers' format (no config.json) nor a run's folder")
     return Model(str(folder), version, _fingerprint(folder))
+
+
+def _nearest(folder: Path) -> str:
+    there = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    near = difflib.get_close_matches(folder.name, there, n=1, cutoff=0.5)
+    return f"; did you mean {folder.parent / near[0]}?" if near else ""
 
 
 def _fingerprint(folder: Path) -> str:

@@ -307,11 +307,11 @@ def test_the_log_is_what_inspect_ai_reads(model, tmp_path):
     assert sample.limit.type == "turn"
 
 
-def test_a_model_that_is_none_leaves_no_folder(tmp_path, capsys):
+def test_a_model_that_is_none_leaves_no_folder(model, tmp_path, capsys):
     suite = write_suite(tmp_path)
     for name, told in (
         (str(tmp_path), "neither a model in transformers' format"),
-        ("./nowhere", "--model ./nowhere: there is no such folder"),
+        (f"{model}l", f"--model {model}l: there is no such folder; did you mean {model}?"),
     ):
         out = tmp_path / "out"
         assert evaluation.main(["--suite", str(suite), "--model", name, "--out", str(out)]) == 2
