@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,16 @@ LOG = "inspect.eval"
 SCORER = "score"
 
 
+def check() -> None:
+    """Raise `ValueError` where inspect_ai is not installed."""
+    if find_spec("inspect_ai") is None:
+        raise ValueError("--inspect needs inspect_ai: pip install 'slipstream-rl[inspect]'")
+
+
 def write(folder: Path, played: Played, result: Result, records: Mapping[Key, Record]) -> Path:
-    """Put the log into the evaluation's folder. Raises `ValueError` where inspect_ai is not installed."""
-    try:
-        from inspect_ai.log import write_eval_log
-    except ImportError as error:
-        raise ValueError("--inspect needs inspect_ai: pip install 'slipstream-rl[inspect]'") from error
+    """Put the log into the evaluation's folder."""
+    from inspect_ai.log import write_eval_log  # it and what it brings along take seconds to import
+
     ended = datetime.fromtimestamp((folder / EPISODES).stat().st_mtime, UTC).isoformat(timespec="seconds")
     path = folder / LOG
     write_eval_log(log_of(played, result, records, ended), str(path), format="eval")

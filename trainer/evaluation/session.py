@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from envs.suite import Suite
 from rollout.wire import Episode
 from trainer.config import differences, dump_toml
-from trainer.evaluation import models, report, show
+from trainer.evaluation import inspect_log, models, report, show
 from trainer.evaluation.config import EvalConfig, ReadConfig, words
 from trainer.evaluation.play import Unit, play, units
 from trainer.evaluation.rescore import rescore
@@ -36,6 +37,8 @@ from trainer.evaluation.store import (
 )
 from trainer.evaluation.summary import Key, Result, compare, summarise
 
+BASELINE = "baseline"  # the folder of one that was played, inside the evaluation's
+
 Records = Mapping[Key, Record]
 
 
@@ -45,8 +48,11 @@ def run(config: EvalConfig, console: Console) -> Result:
     Raises `ValueError`, one line, for bad input; `KeyboardInterrupt`; and `EngineError`, `SandboxError`, `CannotPlay`
     or `OSError` for what ended it on the way.
     """
+    if config.output.inspect:
+        inspect_log.check()
     if config.read.rescore:
         return rescored(config, console)
+    check_baseline(config)
     result, records = evaluate(config, console)
     others: Records = {}
     if config.output.baseline:
@@ -66,8 +72,6 @@ def present(
     write_file(folder / REPORT, page.encode())
     written = [f"folder: {folder}", f"page: {folder / REPORT}"]
     if config.output.inspect:
-        from trainer.evaluation import inspect_log  # a package of many others, which only this needs
-
         written.append(f"inspect: {inspect_log.write(folder, read_played(folder), result, records)}")
     show.print_result(result, console)
     if config.read.show:
@@ -84,6 +88,8 @@ def rescored(config: EvalConfig, console: Console) -> Result:
     folder = config.folder / f"rescored-{words(Path(text).name)}"
     folder.mkdir(exist_ok=True)
     played = read_played(config.folder)
+    if (config.folder / TOKENIZER).exists():
+        shutil.copytree(config.folder / TOKENIZER, folder / TOKENIZER, dirs_exist_ok=True)
     write_file(folder / CONFIG, dump_toml(replace(config.kept(), read=ReadConfig(rescore=text))).encode())
     write_played(folder, played)
     write_records(folder, new.values())
@@ -123,21 +129,29 @@ def evaluate(config: EvalConfig, console: Console) -> tuple[Result, Records]:
         return summarise(names, store.played, store.records, store.faults, prices), store.records
 
 
+def check_baseline(config: EvalConfig) -> None:
+    """Raise `ValueError` for a baseline that cannot be compared with, before anything is played."""
+    name, suite = config.output.baseline, config.load_suite()
+    if (Path(name) / SUITE).exists() and name:
+        played = read_played(Path(name))
+        if played.suite_hash != suite.content_hash():
+            changed = differences(played.suite, suite) or ["an environment's version"]
+            raise ValueError(f"--baseline {name} is of another suite: {'; '.join(changed)}")
+    elif name and not _is_complete(config.folder / BASELINE):
+        models.find(name, suite)
+
+
 def baseline(config: EvalConfig, result: Result, console: Console) -> tuple[Result, Records]:
     """The evaluation to compare with: loaded from its folder, or played into a folder of its own inside this one."""
     name = config.output.baseline
     folder = Path(name)
-    if not (folder / SUITE).exists():
-        output = replace(config.output, out=config.folder / "baseline", baseline="")
-        other, records = evaluate(replace(config, model=name, output=output), console)
-        write_result(config.folder / "baseline", other)
-        return other, records
-    played = read_played(folder)
-    if played.suite_hash != result.suite_hash:
-        changed = differences(played.suite, config.load_suite()) or ["an environment's version"]
-        raise ValueError(f"--baseline {name} is of another suite: {'; '.join(changed)}")
-    records = read_records(folder)
-    return summarise((result.suite, read_model_name(folder)), played, records, {}), records
+    if (folder / SUITE).exists():
+        found = read_records(folder)
+        return summarise((result.suite, read_model_name(folder)), read_played(folder), found, {}), found
+    output = replace(config.output, out=config.folder / BASELINE, baseline="")
+    other, records = evaluate(replace(config, model=name, output=output), console)
+    write_result(config.folder / BASELINE, other)
+    return other, records
 
 
 def missing_of(suite: Suite, records: Records) -> list[Unit]:

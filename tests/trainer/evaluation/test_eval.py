@@ -9,6 +9,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -262,6 +264,9 @@ def test_a_baseline_is_played_or_loaded_and_compared_task_by_task(model, tmp_pat
     short = tmp_path / "short"
     assert evaluation.main(options(suite, model, short, "--tasks", "5", "--baseline", str(other))) == 2
     assert "is of another suite: environments" in capsys.readouterr().err
+    assert evaluation.main(options(suite, model, short, "--baseline", f"{model}l")) == 2
+    assert "there is no such folder; did you mean" in capsys.readouterr().err
+    assert not short.exists()  # it was told before anything was played
 
 
 def test_new_rewards_by_replaying_what_was_said(model, tmp_path, capsys):
@@ -288,6 +293,16 @@ def test_a_replay_that_diverges_is_counted_apart(model, tmp_path, capsys):
     assert 0 < len(diverged) < 24
     assert all("answers turn 1 otherwise: 'less', saved is 'more'" in r.episode.error for r in diverged)
     assert f"24 episodes replayed; {len(diverged)} diverged" in capsys.readouterr().out
+
+
+def test_inspect_ai_is_imported_for_its_log_alone_and_missed_before_playing(model, tmp_path, capsys, monkeypatch):
+    code = "import sys; from trainer.evaluation import session; print('inspect_ai' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=FOREVER_S)
+    assert told.stdout.strip() == "False"
+    monkeypatch.setattr(inspect_log, "find_spec", lambda name: None)
+    assert evaluation.main(options(write_suite(tmp_path), model, tmp_path / "out", "--inspect")) == 2
+    assert "pip install 'slipstream-rl[inspect]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_log_is_what_inspect_ai_reads(model, tmp_path):
