@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -37,6 +38,24 @@ class Completion:
     logprobs: list[float]
     versions: list[int]
     finish: Finish
+
+    @property
+    def size(self) -> int:
+        """Tokens that were sampled."""
+        return len(self.token_ids)
+
+    def check(self) -> None:
+        """Raise `EngineError` for a completion that must not be trained on."""
+        n = self.size
+        if self.finish == "abort":
+            raise EngineError("the engine gave the request up")
+        if n == 0 or not n == len(self.logprobs) == len(self.versions):
+            counts = f"{n} tokens, {len(self.logprobs)} log-probabilities, {len(self.versions)} versions"
+            raise EngineError(f"the engine returned {counts}")
+        if not math.isfinite(sum(self.logprobs)) or max(self.logprobs) > 1e-4:
+            raise EngineError("the engine returned a log-probability that is not a finite number at or below 0")
+        if min(self.versions) < 0:
+            raise EngineError("the engine returned a token without a weight version")
 
 
 class WeightsError(ValueError):

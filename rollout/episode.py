@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import envs
 from envs import InfrastructureError, Score, Status, ToolEnv, ToolSpec
-from rollout.engine import Completion, Engine, EngineError
+from rollout.engine import Completion, Engine
 from rollout.timeline import Timeline
 from rollout.wire import Episode, Ticket, portable
 
 if TYPE_CHECKING:
     from rollout.chat import Chat  # imports the tokenizer's library, which takes seconds
+    from rollout.endpoint import Answer, Endpoint, MessageChat
 
 _BACKOFF_S = 0.1  # before the first retry; four times as long before each further one
 _CLOSE_S = 30.0
@@ -55,11 +55,13 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Stage:
     """What every episode of a worker is played with. `new_chat` starts a conversation in which the model has `tools`.
 
+    An engine is asked in tokens, a server's endpoint in messages; chats of either kind make the prompts that it takes.
+
     `counters` (cumulative): episodes, errored, retries, replies, sampled_tokens, and fault/<error> by its type.
     """
 
-    engine: Engine
-    new_chat: Callable[[tuple[ToolSpec, ...]], Chat]
+    engine: Engine | Endpoint
+    new_chat: Callable[[tuple[ToolSpec, ...]], Chat | MessageChat]
     budget: Budget = field(default_factory=Budget)
     timeline: Timeline = field(default_factory=Timeline)
     counters: Counter[str] = field(default_factory=Counter)
@@ -113,8 +115,9 @@ class _Player:
         self._ticket, self._index, self._stage = ticket, index, stage
         self._started = time.monotonic()
         self._wall_s = 0.0
-        self._chat: Chat | None = None
+        self._chat: Chat | MessageChat | None = None
         self._turns = 0
+        self._read = self._written = 0  # tokens
         self.env = self._make()
         self.error = ""
         self.retries = 0
@@ -163,6 +166,8 @@ class _Player:
             labels=env.labels if begun else (),
             isolation=env.isolation,
             counts=dict(env.counts) if begun else {},
+            prompt_tokens=self._read,
+            sampled_tokens=self._written,
         )
 
     async def close(self) -> None:
@@ -224,7 +229,7 @@ class _Player:
                 message = chat.reply(completion)
                 self._turns += 1
                 if completion.finish == "length":  # the reply is a part of one: nothing that it asks for is done
-                    whole = len(completion.token_ids) >= ticket.sampling.max_tokens
+                    whole = completion.size >= ticket.sampling.max_tokens
                     env.truncate("tokens" if whole else "context")
                     return
                 with stage.timeline.busy("tool"):
@@ -233,32 +238,21 @@ class _Player:
         finally:
             stage.engine.end_session(session)
 
-    async def _generate(self, prompt: list[int], stop_ids: tuple[int, ...], session: str) -> Completion:
+    async def _generate(self, prompt: Any, stop_ids: tuple[int, ...], session: str) -> Any:
         """One reply, checked. Raises `EngineError`, `InfrastructureError`; `ValueError` where there is no room."""
         stage = self._stage
+        completion: Completion | Answer
         seed = turn_seed(self._ticket, self._index, self._turns)
         sampling = msgspec.structs.replace(self._ticket.sampling, seed=seed, stop_ids=stop_ids)
         with stage.timeline.busy("generate"):
             async with _within(stage.budget.generate_s, "a reply of the engine"):
                 completion = await stage.engine.generate(prompt, sampling, session=session)
-        check(completion)
+        completion.check()
         stage.counters["replies"] += 1
-        stage.counters["sampled_tokens"] += len(completion.token_ids)
+        stage.counters["sampled_tokens"] += completion.size
+        self._read += len(prompt) if isinstance(completion, Completion) else completion.prompt_tokens
+        self._written += completion.size
         return completion
-
-
-def check(completion: Completion) -> None:
-    """Raise `EngineError` for a completion that must not be trained on."""
-    n = len(completion.token_ids)
-    if completion.finish == "abort":
-        raise EngineError("the engine gave the request up")
-    if n == 0 or not n == len(completion.logprobs) == len(completion.versions):
-        counts = f"{n} tokens, {len(completion.logprobs)} log-probabilities, {len(completion.versions)} versions"
-        raise EngineError(f"the engine returned {counts}")
-    if not math.isfinite(sum(completion.logprobs)) or max(completion.logprobs) > 1e-4:
-        raise EngineError("the engine returned a log-probability that is not a finite number at or below 0")
-    if min(completion.versions) < 0:
-        raise EngineError("the engine returned a token without a weight version")
 
 
 async def _together(steps: Iterable[Coroutine[None, None, None]]) -> None:

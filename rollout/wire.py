@@ -81,6 +81,8 @@ class Episode(msgspec.Struct, frozen=True):
     `reward` is the weighted sum of `components`; it is None exactly when `status` is ERRORED, and then `error` says
     why. `labels` name attacks and oddities that the environment saw; `counts` how often its tools answered "ok",
     "format_error", "tool_error" or "timeout", and "truncated_<reason>" where a budget ended the episode.
+    `prompt_tokens` and `sampled_tokens` are those of all its requests, retries included: what is read again counts
+    again, as it is billed.
     """
 
     status: Status
@@ -96,6 +98,8 @@ class Episode(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     isolation: str = ""
     counts: dict[str, Count] = {}
+    prompt_tokens: Count = 0
+    sampled_tokens: Count = 0
 
     def versions(self) -> list[int]:
         return [v for s in self.sequences for v, drawn in zip(s.versions, s.sampled, strict=True) if drawn]

@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_origin
 
 import msgspec
 import tomli_w
@@ -98,6 +98,9 @@ class OutputConfig:
     """Steps between evaluations on held-out tasks, also made before the first and after the last step; 0 is off."""
     eval_tasks: int = 128
     """Held-out tasks an evaluation."""
+    eval_suite: str = ""
+    """A suite that is played every --eval-every steps besides, on frozen weights, by a process of its own (see
+    trainer.eval): its figures are eval/SUITE/... of metrics.jsonl, its transcripts in evals/."""
     plain: bool = False
     """Print a line a step instead of the live view."""
 
@@ -190,13 +193,25 @@ class RunConfig(Generic[A]):
                 )
 
 
+Config = TypeVar("Config")
+
+
 def to_plain(config: Any) -> dict[str, Any]:
     """A nested dict of TOML values."""
     return msgspec.to_builtins(config, enc_hook=str)
 
 
+def dump_toml(config: Any) -> str:
+    """Fields that are None are left out, which TOML cannot say."""
+    return tomli_w.dumps(_without_none(to_plain(config)))
+
+
 def write_toml(config: RunConfig, path: Path) -> None:
-    path.write_text(tomli_w.dumps(to_plain(config)))
+    path.write_text(dump_toml(config))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in values.items() if v is not None}
 
 
 def with_algorithm(config: RunConfig, name: str) -> RunConfig:
@@ -207,19 +222,31 @@ def with_algorithm(config: RunConfig, name: str) -> RunConfig:
 
 
 def read_toml(path: Path) -> RunConfig:
-    """Raises `ValueError` naming the file and the key, with the nearest valid one."""
+    """A run's configuration. Raises `ValueError` naming the file and the key, with the nearest valid one."""
+    data = _load(path)
+    section = data.get("algorithm")
+    algorithm: Any = algorithms.find(section.get("algorithm", "grpo") if isinstance(section, dict) else "grpo")
+    return _convert(data, RunConfig[algorithm], path, {"algorithm": algorithm})
+
+
+def read_config(path: Path, kind: type[Config]) -> Config:
+    """The configuration `kind`, a dataclass, in a file. Raises `ValueError` as `read_toml` does."""
+    return _convert(_load(path), kind, path, {})
+
+
+def _load(path: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise ValueError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from error
-    section = data.get("algorithm")
-    name = section.get("algorithm", "grpo") if isinstance(section, dict) else "grpo"
-    algorithm: Any = algorithms.find(name)
-    _check_keys(data, RunConfig, str(path), {"algorithm": algorithm})
+
+
+def _convert(data: dict[str, Any], kind: type[Config], path: Path, chosen: dict[str, type]) -> Config:
+    _check_keys(data, get_origin(kind) or kind, str(path), chosen)
     try:
-        return msgspec.convert(data, RunConfig[algorithm], dec_hook=lambda kind, value: kind(value))
+        return msgspec.convert(data, kind, dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -245,7 +272,7 @@ def _field_names(kind: Any) -> set[str]:
     return {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
 
 
-def differences(old: RunConfig, new: RunConfig) -> list[str]:
+def differences(old: Any, new: Any) -> list[str]:
     """One line for each field that differs, `section.key: old -> new`."""
 
     def flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

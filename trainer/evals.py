@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from rollout.wire import Group, Ticket
 from trainer.describe import describe, mean, score, scored
+from trainer.evaluation.beside import Beside
 from trainer.inbox import Inbox
 
 PARTS = 4  # steps over which an evaluation's tasks are handed out
@@ -20,6 +21,8 @@ class Evaluations:
     Those between run while training goes on, a part of their tasks a step, so that training does not have to wait for
     them all. They run on whatever weights the engines hold then: `eval/lag` says how far those moved meanwhile. The
     first and the last wait, so their weights are the run's first and last.
+
+    `beside` plays a whole suite at the same versions, in a process of its own on frozen weights; only the end waits.
     """
 
     def __init__(
@@ -31,12 +34,14 @@ class Evaluations:
         tasks: int,
         last: int,
         recorded: Collection[int] = (),
+        beside: Beside | None = None,
     ) -> None:
         self.inbox = inbox
         self.ticket_for = ticket_for  # (id, task) -> Ticket
         self.every = every
         self.tasks = tasks
         self.last = last
+        self.beside = beside
         self._begun = set(recorded)  # versions; of a resumed run, those whose figures it has already
         self._finished: list[dict[str, float]] = []
         self._groups: dict[int, list[Group]] = {}
@@ -48,12 +53,17 @@ class Evaluations:
 
     def after(self, version: int) -> None:
         """Start an evaluation if one is due at `version`; the last is for `wait`."""
-        if self.on and version % self.every == 0 and version < self.last:
+        due = bool(self.every) and version % self.every == 0 and version < self.last
+        if self.on and due:
             self._start(version)
+        if self.beside is not None and due:
+            self.beside.start(version)
         self._ask(math.ceil(self.tasks / min(PARTS, self.every or PARTS)))
 
     def wait(self, version: int) -> None:
         """Finish every evaluation that is due at `version`, and those that a killed run began and did not record."""
+        if self.beside is not None and self.every and (version % self.every == 0 or version == self.last):
+            self.beside.start(version)
         if self.on:
             for each in range(0, version, self.every):
                 if any(self.inbox.has(self.ticket_for(each * ROUND + i, i)) for i in range(self.tasks)):
@@ -62,11 +72,13 @@ class Evaluations:
                 self._start(version)
             self._ask(len(self._later))
             self.inbox.serve_evaluations(lambda: sum(self.tasks - len(g) for g in self._groups.values()))
+        if self.beside is not None and version == self.last:
+            self.beside.wait()
 
     def finished(self) -> list[dict[str, float]]:
         """Figures of the evaluations that finished since the last call; `eval/step` is the version they began at."""
         finished, self._finished = self._finished, []
-        return finished
+        return finished + (self.beside.finished() if self.beside is not None else [])
 
     def _start(self, version: int) -> None:
         if version in self._begun:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Generic
 import tyro
 
 import envs
+from envs import suite
 from trainer import checkpoint
 from trainer.config import A, Flat, RunConfig, differences, read_toml, with_algorithm, write_toml
 
@@ -65,6 +66,8 @@ def _fresh(source: Source, args: Sequence[str]) -> Run:
     config.check()
     for name in envs.mix(config.env).names:
         envs.make(name)
+    if config.output.eval_suite:
+        suite.load(config.output.eval_suite)
     folder = config.output.runs_dir / (config.output.name or _name(config.env))
     if (folder / "config.toml").exists():
         raise ValueError(f"{folder} holds a run already: go on with --resume {folder}, or give another --name")

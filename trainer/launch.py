@@ -122,11 +122,16 @@ class Supervisor:
         # A session of its own: Ctrl-C reaches the trainer alone, which then ends its workers in order.
         with worker.log.open("ab") as log:
             worker.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=_environment()
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=worker_environment(),
             )
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """The worker's: packages found from where this process found them, no thread pool but the engine's own."""
     paths = [p for p in sys.path if p]
     return os.environ | {

@@ -18,6 +18,7 @@ from rich.text import Text
 from rollout.link import LinkState
 from trainer.config import RunConfig
 from trainer.metrics import Metrics
+from trainer.page.curves import suites
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -165,6 +166,7 @@ def plain_line(record: dict[str, float], steps: int) -> str:
         "groups/dropped_stale": "dropped {:.0f}",
     }
     parts += [form.format(record[key]) for key, form in shown.items() if key in record]
+    parts += [f"{r.env} {r.success:.3f} at step {r.step}" for r in suites(record)]
     if record.get("policy/ratio_max", 0.0) > RATIO_ALARM:
         parts.append(f"ALARM ratio {record['policy/ratio_max']:.0f}: {ALARM}")
     return "  ".join(parts)

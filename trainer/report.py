@@ -78,10 +78,16 @@ def show_episodes(folder: Path, console: Console, *, latest: int = 64) -> None:
     """Print the worst, the middle and the best episode of the newest groups, as messages."""
     groups = deque((g for g in read_groups(folder / "ledger") if g.ticket.purpose == "train"), maxlen=latest)
     for title, group, episode in pick(groups):
-        parts = [title, f"{group.ticket.env} #{group.ticket.index}", episode.kind, f"reward {episode.reward:.2f}"]
-        parts += [str(episode.status), f"{episode.turns} turns", *episode.labels]
-        head = " · ".join(part for part in parts if part)
-        console.print(Panel(_table(episode.messages), title=escape(_shortened(head)), title_align="left"))
+        console.print(panel(title, group, episode))
+
+
+def panel(title: str, group: Group, episode: Episode) -> Panel:
+    """One episode to read: its messages under a line that says what came of it."""
+    reward = "errored" if episode.reward is None else f"reward {episode.reward:.2f}"
+    parts = [title, f"{group.ticket.env} #{group.ticket.index}", episode.kind, reward]
+    parts += [str(episode.status), f"{episode.turns} turns", *episode.labels]
+    head = " · ".join(part for part in parts if part)
+    return Panel(_table(episode.messages), title=escape(_shortened(head)), title_align="left")
 
 
 def pick(groups: Iterable[Group]) -> list[tuple[str, Group, Episode]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 import envs
+from envs import suite as suites
 from rollout.engine import Sampling
 from rollout.episode import Budget
 from rollout.link import LinkServer
@@ -22,11 +23,12 @@ from rollout.template import ChatTemplate
 from rollout.wire import Group, Purpose, Ticket
 from rollout.worker import WorkerConfig
 from sandbox import SandboxError
-from trainer import checkpoint, embedded, interrupts, scratch
+from trainer import checkpoint, embedded, interrupts, lock, scratch
 from trainer.batch import is_informative
 from trainer.checkpoint import Checkpoints
 from trainer.config import RunConfig
 from trainer.evals import Evaluations
+from trainer.evaluation.beside import Beside
 from trainer.inbox import Inbox
 from trainer.invocation import Run
 from trainer.launch import Supervisor
@@ -57,7 +59,7 @@ class Prepared:
 def prepare(run: Run) -> Prepared:
     """Raises `ValueError`, one line, for a model or a checkpoint that cannot be used."""
     config = run.config
-    lock = _lock(run.folder)
+    held = lock.hold(run.folder)
     engine_threads, trainer_threads = threads(config)
     torch.set_num_threads(trainer_threads)
     model_path = starting_model(run)
@@ -73,19 +75,7 @@ def prepare(run: Run) -> Prepared:
     if run.checkpoint is not None:
         state = checkpoint.read_state(run.checkpoint)
         learner.restore(run.checkpoint)
-    return Prepared(run, model_path, template, learner, state, open_sinks(run.folder, config), engine_threads, lock)
-
-
-def _lock(folder: Path) -> int:
-    """Keep other trainers out of the run's folder for as long as the descriptor is open. Raises `ValueError`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ValueError(f"{folder} is in use: another trainer is running it") from None
-    return descriptor
+    return Prepared(run, model_path, template, learner, state, open_sinks(run.folder, config), engine_threads, held)
 
 
 def starting_model(run: Run) -> str:
@@ -197,6 +187,9 @@ def execute(prepared: Prepared, console: Console) -> None:
             elapsed_s=state.elapsed_s if state else 0.0,
         )
         ending.callback(log.close)
+        beside = _beside(prepared, log, check)
+        if beside is not None:
+            ending.callback(beside.close)
         evals = Evaluations(
             inbox,
             lambda id_, index: ticket(config, "eval", id_, index, 0),
@@ -204,6 +197,7 @@ def execute(prepared: Prepared, console: Console) -> None:
             tasks=config.output.eval_tasks,
             last=config.steps,
             recorded=[int(r["eval/step"]) for r in log.history if "eval/step" in r],
+            beside=beside,
         )
         checkpoints = Checkpoints(
             run.folder / "checkpoints", prepared.template.tokenizer, config.output, config.steps, run.checkpoint
@@ -213,3 +207,25 @@ def execute(prepared: Prepared, console: Console) -> None:
         plain = config.output.plain or not console.is_terminal
         with View(config, log, lambda: supervisor.restarts, console, plain=plain):
             train(config, prepared.learner, inbox, Publisher(folder, link), evals, checkpoints, log)
+
+
+def _beside(prepared: Prepared, log: Metrics, check: Callable[[], None]) -> Beside | None:
+    """What evaluates `--eval-suite`, if there is one."""
+    config = prepared.run.config
+    if not (config.output.eval_suite and config.output.eval_every):
+        return None
+
+    def save(folder: Path) -> None:
+        prepared.learner.model.save_pretrained(folder)
+        prepared.template.tokenizer.save_pretrained(folder)
+
+    key = f"eval/{Path(config.output.eval_suite).stem}/step"
+    return Beside(
+        prepared.run.folder,
+        config,
+        save,
+        recorded=[int(r[key]) for r in log.history if key in r],
+        begun_at=prepared.learner.version,
+        stall_s=2 * suites.load(config.output.eval_suite).limits.episode_timeout_s + STALL_MARGIN_S,
+        check=check,
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from trainer import scratch, session
+from trainer import lock, scratch
 from trainer.checkpoint import Checkpoints, found, read_state
 from trainer.config import OutputConfig
 from trainer.inbox import InboxState
@@ -45,11 +47,11 @@ def test_the_newest_stay_and_with_them_the_one_that_the_run_went_on_from(tmp_pat
 
 
 def test_two_trainers_cannot_use_one_folder(tmp_path):
-    held = session._lock(tmp_path)
-    with pytest.raises(ValueError, match="is in use: another trainer is running it"):
-        session._lock(tmp_path)
-    session.os.close(held)
-    session.os.close(session._lock(tmp_path))
+    held = lock.hold(tmp_path)
+    with pytest.raises(ValueError, match="is in use: another process is running it"):
+        lock.hold(tmp_path)
+    os.close(held)
+    os.close(lock.hold(tmp_path))
 
 
 def test_shared_memory_of_a_run_that_cannot_be_seen_is_left_alone(tmp_path, monkeypatch):
@@ -60,6 +62,6 @@ def test_shared_memory_of_a_run_that_cannot_be_seen_is_left_alone(tmp_path, monk
     dead.mkdir()
     scratch.sweep(tmp_path)
     assert (folder.exists(), dead.exists()) == (True, False)
-    session.os.close(scratch._held.pop())
+    os.close(scratch._held.pop())
     scratch.sweep(tmp_path)
     assert not folder.exists()

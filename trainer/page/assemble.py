@@ -9,6 +9,7 @@ import json
 import math
 import re
 import time
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from plotly.offline import get_plotlyjs
 from trainer.metrics import read_metrics
 from trainer.page import curves, episodes, folder, timeline, tokens
 
-SCRIPTS = ("page.js", "groups.js", "charts.js", "timeline.js", "tokens.js", "episodes.js", "start.js")
+READER = ("tokens.js", "episodes.js", "tabs.js")  # the episode reader and the header, which every page has
+SCRIPTS = ("page.js", "groups.js", "charts.js", "timeline.js", *READER, "start.js")
+TABS = {"curves": "Curves", "timeline": "Timeline", "episodes": "Episodes", "run": "Run"}
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # what could end a script element, or begin another
 
 
@@ -29,14 +32,29 @@ def page(run: Path, *, count: int, served: bool = False) -> str:
     """
     folder.check(run)
     data, bodies = gather(run, count)
-    script = "\n".join(_asset(name) for name in SCRIPTS)
+    return document("run.html", TABS, SCRIPTS, data, bodies, served=served)
+
+
+def document(
+    sections: str,
+    tabs: dict[str, str],
+    scripts: Sequence[str],
+    data: dict[str, Any],
+    bodies: Sequence[tuple[str, dict[str, Any]]],
+    *,
+    served: bool = False,
+) -> str:
+    """A page with `tabs` (name: title), whose sections are those of the file `sections`, drawn by `scripts`."""
+    script = "\n".join(_asset(name) for name in scripts)
     plotly = get_plotlyjs()
     return fill(
         _asset("page.html"),
         policy=_policy([plotly, script], served),
-        title=html.escape(f"{run.resolve().name} · Slipstream"),
+        title=html.escape(f"{data['name']} · Slipstream"),
         style=_asset("page.css"),
         served="yes" if served else "no",
+        tabs="\n".join(f'      <button role="tab" data-tab="{name}">{title}</button>' for name, title in tabs.items()),
+        sections=fill(_asset(sections), episodes=_asset("episodes.html")),
         data=embed(data),
         bodies="\n".join(
             f'<script type="application/json" id="episode-{name}">{embed(body)}</script>' for name, body in bodies

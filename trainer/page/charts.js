@@ -13,7 +13,6 @@ function timeUnit() {
 }
 
 const xs = () => (axis === "step" ? STEPS : COLUMNS["time/elapsed_s"].map((s) => s / timeUnit()[0]));
-const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"); // Plotly reads tags
 
 /** Exponential moving average over about `span` steps, without the early bias towards 0. */
 function averaged(values, span) {
@@ -102,29 +101,13 @@ function seriesOf(chart) {
 }
 
 function layoutOf(chart) {
-  const ticks = {
-    gridcolor: colour("grid"),
-    zerolinecolor: colour("line"),
-    linecolor: colour("line"),
-    tickfont: { size: 11, color: colour("muted") },
-    automargin: true,
-  };
+  const { xaxis, yaxis, ...layout } = plainLayout();
   return {
-    margin: { l: 44, r: 10, t: 6, b: 34 },
-    showlegend: false,
+    ...layout,
     hovermode: "x unified",
     dragmode: "zoom",
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colour("ink"), size: 12 },
-    hoverlabel: {
-      bgcolor: colour("card"),
-      bordercolor: colour("line"),
-      font: { color: colour("ink") },
-      namelength: 40,
-    },
     xaxis: {
-      ...ticks,
+      ...xaxis,
       title: {
         text: axis === "step" ? "step" : timeUnit()[1],
         font: { size: 11, color: colour("muted") },
@@ -136,7 +119,7 @@ function layoutOf(chart) {
       spikedash: "solid",
     },
     yaxis: {
-      ...ticks,
+      ...yaxis,
       type: chart.log ? "log" : "linear",
       rangemode: chart.log ? "normal" : "tozero",
       nticks: 6,
@@ -149,12 +132,7 @@ function draw(entry) {
   const traces = seriesOf(entry.chart).flatMap(([label, parts]) =>
     parts.map((part) => ({ ...part, visible: !entry.off.has(label) })),
   );
-  Plotly.react(entry.plot, traces, layoutOf(entry.chart), {
-    displaylogo: false,
-    responsive: true,
-    displayModeBar: false,
-    doubleClick: "reset",
-  });
+  Plotly.react(entry.plot, traces, layoutOf(entry.chart), PLOT_OPTIONS);
   entry.stale = false;
 }
 

@@ -65,13 +65,14 @@ def _one(name: str, values: list[float]) -> float | None:
 
 
 def held_out(records: Iterable[Record], scores: Scores) -> list[HeldOut]:
-    """Every evaluation in the metrics, by environment and by kind.
+    """Every evaluation in the metrics, by environment and by kind, and those of suites.
 
     `scores` are those of the evaluations' episodes. Where their mean is the recorded figure, the interval is worked
     out from them; elsewhere the recorded standard error gives that of the environment, and kinds have none.
     """
     results = []
     for record in records:
+        results += suites(record)
         if "eval/step" not in record:
             continue
         step = int(record["eval/step"])
@@ -89,6 +90,19 @@ def held_out(records: Iterable[Record], scores: Scores) -> list[HeldOut]:
                 else:
                     results.append(HeldOut(env, kind, step, success, None, None, None))
     return results
+
+
+def suites(record: Record) -> list[HeldOut]:
+    """The result of a suite that was played beside training, where the record is one's."""
+    found = []
+    for name in record:
+        head = name.removesuffix("/step")
+        if name.startswith("eval/") and name not in (head, "eval/step") and f"{head}/success" in record:
+            low, high, tasks = (record.get(f"{head}/{part}") for part in ("low", "high", "tasks"))
+            suite, step = f"suite {head.removeprefix('eval/')}", int(record[name])
+            success = record[f"{head}/success"]
+            found.append(HeldOut(suite, "", step, success, low, high, None if tasks is None else int(tasks)))
+    return found
 
 
 def environments(record: Record) -> list[str]:

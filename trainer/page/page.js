@@ -60,6 +60,35 @@ function duration(seconds) {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"); // Plotly reads tags
+const PLOT_OPTIONS = { displaylogo: false, responsive: true, displayModeBar: false, doubleClick: "reset" };
+
+/** What all of Plotly's charts look like. */
+function plainLayout() {
+  const ticks = {
+    gridcolor: colour("grid"),
+    zerolinecolor: colour("line"),
+    linecolor: colour("line"),
+    tickfont: { size: 11, color: colour("muted") },
+    automargin: true,
+  };
+  return {
+    margin: { l: 44, r: 10, t: 6, b: 34 },
+    showlegend: false,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: colour("ink"), size: 12 },
+    hoverlabel: {
+      bgcolor: colour("card"),
+      bordercolor: colour("line"),
+      font: { color: colour("ink") },
+      namelength: 40,
+    },
+    xaxis: ticks,
+    yaxis: ticks,
+  };
+}
+
 function figure(label, value, sub = "") {
   return el(
     "div",

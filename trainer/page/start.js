@@ -1,8 +1,5 @@
 "use strict";
-// The header, the tabs, the page about the run, and light or dark.
-
-const TABS = ["curves", "timeline", "episodes", "run"];
-const madeTabs = new Set();
+// The page of a run: what is on its last tab, and where everything begins.
 
 function makeRun() {
   const { run } = DATA;
@@ -46,42 +43,8 @@ function makeRun() {
   );
 }
 
-const MAKE = { curves: drawCurves, timeline: makeTimeline, episodes: makeEpisodes, run: makeRun };
-const SHOW = { timeline: () => DATA.timeline.lanes.length && drawTimeline() };
-
-function go(tab, episode) {
-  for (const name of TABS) byId(`tab-${name}`).hidden = name !== tab;
-  document.querySelectorAll("nav button").forEach((b) => b.setAttribute("aria-selected", b.dataset.tab === tab));
-  if (!madeTabs.has(tab)) MAKE[tab]();
-  madeTabs.add(tab);
-  SHOW[tab]?.();
-  if (tab === "episodes" && LINES.length)
-    openEpisode(LINES.find((l) => l.id === episode) || selected || matching[0] || LINES[0]);
-}
-
-function fromAddress() {
-  const [tab, episode] = location.hash.slice(1).split("/");
-  go(TABS.includes(tab) ? tab : "curves", episode);
-}
-
-function makeHeader() {
-  byId("name").textContent = DATA.name;
-  const { state, progress, tone } = DATA.status;
-  byId("state").textContent = state;
-  byId("state").classList.add(tone);
-  byId("progress").textContent = progress;
-  document.querySelectorAll("nav button").forEach((b) =>
-    b.addEventListener("click", () => {
-      history.replaceState(null, "", `#${b.dataset.tab}`);
-      go(b.dataset.tab);
-    }),
-  );
-}
-
-function setTheme(dark) {
-  document.documentElement.classList.toggle("dark", dark);
-  if (madeTabs.has("curves")) redrawCharts();
-  if (madeTabs.has("timeline") && !byId("tab-timeline").hidden) SHOW.timeline();
+function showTimeline() {
+  if (DATA.timeline.lanes.length && !byId("tab-timeline").hidden) drawTimeline();
 }
 
 /** Where the page is served, look for news every few seconds, and load it anew when there are any. */
@@ -100,16 +63,11 @@ function watch() {
   }, 5000);
 }
 
-const preferred = recall("theme", matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-setTheme(preferred === "dark");
-byId("theme").addEventListener("click", () => {
-  const dark = !document.documentElement.classList.contains("dark");
-  keep("theme", dark ? "dark" : "light");
-  setTheme(dark);
-});
-makeHeader();
-addEventListener("hashchange", fromAddress);
-fromAddress();
+start(
+  { curves: drawCurves, timeline: makeTimeline, episodes: makeEpisodes, run: makeRun },
+  { timeline: showTimeline },
+  { curves: redrawCharts, timeline: showTimeline },
+);
 if (document.body.dataset.served === "yes") {
   scrollTo(0, Number(recall("scroll", 0)));
   watch();
