@@ -62,12 +62,13 @@ async def check_environment(console: Console, env_id: str) -> int:
 async def play(console: Console, env_id: str, split: Split, index: int) -> int:
     """A person plays: sees what the model sees, and types what it would write."""
     env = make(env_id)
-    console.print("Tools, to be called as in Python; other text is a reply without a call; Ctrl-D ends.")
-    for tool in env.tools:
-        arguments = ", ".join(tool.parameters["properties"])
-        console.print(f"  [bold]{tool.name}({arguments})[/bold]  {escape(tool.description)}")
     try:
-        _show(console, await env.begin(split, index))
+        first = await env.begin(split, index)
+        console.print("Tools, to be called as in Python; other text is a reply without a call; Ctrl-D ends.")
+        for tool in env.tools:
+            arguments = ", ".join(tool.parameters["properties"])
+            console.print(f"  [bold]{tool.name}({arguments})[/bold]  {escape(tool.description)}")
+        _show(console, first)
         while env.status is Status.RUNNING:
             line = await asyncio.to_thread(_read_line)
             if line is None:

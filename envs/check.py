@@ -63,12 +63,24 @@ class Played:
 async def check(text: str, episodes: int = EPISODES) -> list[Finding]:
     """Every check of the environment that `text` names. Raises `ValueError` where it cannot be made at all."""
     env = make(text)
-    findings = [*check_tools(env), *check_rewards(env)]
+    findings = [*await check_start(env), *check_tools(env), *check_rewards(env)]
     findings += check_tasks(text)
     findings += await asyncio.to_thread(check_gymnasium, text)
     if not any(finding.verdict == "fail" for finding in findings):
         findings += await check_play(text, episodes)
     return findings
+
+
+async def check_start(env: ToolEnv) -> list[Finding]:
+    """Whether an episode begins at all. `env` has the tools of that episode afterwards."""
+    try:
+        await env.begin()
+    except (ValueError, TypeError, NotImplementedError, *_FAULTS) as error:
+        hint = "`sample_task` and `start` must work for every task"
+        return [Finding("start", "fail", f"{type(error).__name__}: {error}", hint)]
+    finally:
+        await env.aclose()
+    return []
 
 
 def check_tools(env: ToolEnv) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from envs.scoring import Reward, collect_rewards, measure
 from envs.spaces import Unicode
 from envs.splits import content_hash, sample_in_split, task_rng
 from envs.threads import Portal, in_thread
-from envs.tools import DEFAULT_TIMEOUT_S, Tool, collect_tools, result_text
+from envs.tools import DEFAULT_TIMEOUT_S, Tool, collect_tools, function_tool, result_text
 from envs.types import Message, Split, Status, Task, ToolCall, ToolSpec
 from rewards.compose import Component, RewardError, Score, compose
 from sandbox import pool
@@ -54,7 +54,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     system_prompt: str = ""
     version: ClassVar[int] = 0
     registered_id: ClassVar[str] = ""
-    _tools: ClassVar[dict[str, Tool]] = {}
+    _tools: dict[str, Tool]  # of the class; an instance that adds some has its own
     _rewards: ClassVar[tuple[Reward, ...]] = ()
 
     env_id: str = ""  # the text that `envs.make` was given: what another process needs to make the same environment
@@ -62,6 +62,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     status: Status = Status.RUNNING
     task: Task
     _labels: list[str]
+    _lasting: dict[str, Tool] | None = None  # `_tools` without those that the episode added
     _open: bool = False
     _paid: float = 0.0  # what `step` has given out of the score so far
 
@@ -69,7 +70,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         super().__init_subclass__(**arguments)
         cls._tools = collect_tools(cls)
         cls._rewards = collect_rewards(cls)
-        methods = {tool.method for tool in cls._tools.values()} | {reward.method for reward in cls._rewards}
+        methods = {str(tool.run) for tool in cls._tools.values()} | {reward.method for reward in cls._rewards}
         if taken := sorted(name for name in methods if hasattr(ToolEnv, name)):
             raise TypeError(
                 f"{cls.__name__}.{taken[0]} is a method of ToolEnv: rename yours, and mark it name={taken[0]!r}"
@@ -116,6 +117,18 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Name an attack or an oddity that this episode showed; transcripts carry it."""
         if name not in self._labels:
             self._labels.append(name)
+
+    def add_tools(self, *tools: Tool | Callable[..., Any]) -> None:
+        """Let the model call these too: functions with type hints, or what `envs.mcp.mcp_tools` returns.
+
+        Called in `__init__`, for good; in `start`, for the episode. Raises `TypeError` for a name that is taken and
+        for a function that cannot be a tool.
+        """
+        for each in tools:
+            made = each if isinstance(each, Tool) else function_tool(each)
+            if made.spec.name in self._tools:
+                raise TypeError(f"{type(self).__name__} has two tools called {made.spec.name!r}")
+            self._tools = {**self._tools, made.spec.name: made}
 
     # What a runner calls
 
@@ -169,6 +182,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.closing: list[Message] = []
         self._labels = []
         self.isolation = ""
+        self._tools = self._lasting = self._tools if self._lasting is None else self._lasting
         self._open = True
         kept = {name: getattr(self, name) for name in _KEPT}
         try:
@@ -298,7 +312,7 @@ class ToolEnv(gymnasium.Env[str, str]):
             tool, arguments = self._admit(call, position)
         except FormatError as error:
             return self._fault("format_error", str(error))
-        method = getattr(self, tool.method)
+        method = getattr(self, tool.run) if isinstance(tool.run, str) else tool.run
         running = method(**arguments) if tool.is_async else in_thread(method, **arguments)
         return await self._answer(running, tool.timeout_s, call.name)
 
