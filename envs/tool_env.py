@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 import msgspec
@@ -32,6 +33,7 @@ MAX_CALLS_PER_REPLY = 16
 MAX_OBSERVATION_CHARS = 1_000_000
 START_TIMEOUT_S = 120.0
 SYNC_CALL_TIMEOUT_S = 600.0
+T = TypeVar("T")
 _KEPT = ("task", "counts", "step_scores", "closing", "num_turns", "num_calls")
 
 
@@ -63,6 +65,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     task: Task
     _labels: list[str]
     _lasting: dict[str, Tool] | None = None  # `_tools` without those that the episode added
+    _held: AsyncExitStack  # of this episode
     _open: bool = False
     _paid: float = 0.0  # what `step` has given out of the score so far
 
@@ -130,6 +133,10 @@ class ToolEnv(gymnasium.Env[str, str]):
                 raise TypeError(f"{type(self).__name__} has two tools called {made.spec.name!r}")
             self._tools = {**self._tools, made.spec.name: made}
 
+    async def hold(self, resource: AbstractAsyncContextManager[T]) -> T:
+        """Open `resource`, which is closed when the episode ends, however it ends; in `start` and in tools."""
+        return await self._held.enter_async_context(resource)
+
     # What a runner calls
 
     @property
@@ -183,6 +190,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._labels = []
         self.isolation = ""
         self._tools = self._lasting = self._tools if self._lasting is None else self._lasting
+        self._held = AsyncExitStack()
         self._open = True
         kept = {name: getattr(self, name) for name in _KEPT}
         try:
@@ -246,7 +254,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         """End the episode and release what it holds. May be called twice."""
         if self._open:
             self._open = False
-            await self.stop()
+            async with self._held:
+                await self.stop()
 
     # The synchronous face: Gymnasium's. Its coroutines run on an event loop in another thread.
 
