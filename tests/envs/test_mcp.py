@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,18 @@ import pytest
 
 from envs import InfrastructureError, ToolEnv, call, reward
 from envs.mcp import mcp_tools
+from tests.servers import served
 
 pytest.importorskip("mcp")
 
-SERVER = [sys.executable, str(Path(__file__).parent / "mcp_server.py")]
+SERVER = Path(__file__).parent / "mcp_server.py"
+COMMAND = (sys.executable, str(SERVER))
 
 
 class Counting(ToolEnv):
     """Counts on a server; started for each episode, or at an address."""
 
-    def __init__(self, server: Any = SERVER) -> None:
+    def __init__(self, server: Any = COMMAND) -> None:
         self.server = server
 
     def sample_task(self, rng: Any) -> dict[str, Any]:
@@ -41,28 +41,6 @@ class Counting(ToolEnv):
 async def said(env: ToolEnv, name: str, **arguments: Any) -> str:
     (reply,) = await env.act(call(name, **arguments))
     return reply.content
-
-
-@pytest.fixture
-async def address() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(*SERVER, str(port))
-    try:
-        for _ in range(300):
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.1)
-            else:
-                writer.close()
-                break
-        yield f"http://127.0.0.1:{port}/mcp", process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def test_a_server_of_its_own_for_each_episode() -> None:
@@ -104,19 +82,19 @@ async def test_a_server_that_dies_is_a_fault_of_the_infrastructure() -> None:
     await env.aclose()
 
 
-async def test_a_listening_server_is_shared(address: tuple[str, asyncio.subprocess.Process]) -> None:
-    url, process = address
-    first, second = Counting(url), Counting(url)
-    await first.begin("train", 0)
-    await second.begin("train", 1)
-    assert (await said(first, "count_up")).startswith(f"1 of {process.pid}")
-    assert (await said(second, "count_up")).startswith(f"2 of {process.pid}")
-    process.kill()
-    await process.wait()
-    with pytest.raises(InfrastructureError, match="MCP server 'http"):
-        await first.act(call("count_up"))
-    await first.aclose()
-    await second.aclose()
+async def test_a_listening_server_is_shared() -> None:
+    async with served(SERVER) as (address, process):
+        first, second = Counting(f"{address}/mcp"), Counting(f"{address}/mcp")
+        await first.begin("train", 0)
+        await second.begin("train", 1)
+        assert (await said(first, "count_up")).startswith(f"1 of {process.pid}")
+        assert (await said(second, "count_up")).startswith(f"2 of {process.pid}")
+        process.kill()
+        await process.wait()
+        with pytest.raises(InfrastructureError, match="MCP server 'http"):
+            await first.act(call("count_up"))
+        await first.aclose()
+        await second.aclose()
 
 
 async def test_servers_that_do_not_start_are_named() -> None:
