@@ -1,8 +1,8 @@
 """`openenv`: an environment that an OpenEnv server plays, over its WebSocket protocol; no package is needed for that.
 
-A session is one WebSocket at `/ws`. Requests are `{"type": "reset" | "step" | "close", "data": ...}`, answered by
-`{"type": "observation", "data": {"observation", "reward", "done"}}` or `{"type": "error", "data": {"code", "message"}}`;
-`/schema` describes the actions. A server that hosts MCP tools lists them through an action of its own.
+A session is one WebSocket at `/ws`. Requests are `{"type": "reset" | "step" | "close", "data": ...}`, answered with
+`{"type": "observation", "data": {"observation", "reward", "done"}}` or with `{"type": "error", "data": {"code",
+"message"}}`; `/schema` describes the actions. A server that hosts MCP tools lists them through an action of its own.
 """
 
 from __future__ import annotations
