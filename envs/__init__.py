@@ -15,6 +15,7 @@ register("doc_search-v0", "envs.doc_search.env:DocSearch")
 register("negotiation-v0", "envs.negotiation.env:Negotiation")
 register("openenv-v0", "envs.openenv:OpenEnv")
 register("scored-v0", "envs.scored:Scored")
+register("verifiers-v0", "envs.verifiers:Verifiers")
 
 __all__ = [
     "FormatError",

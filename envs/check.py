@@ -84,7 +84,8 @@ async def check_start(env: ToolEnv) -> list[Finding]:
 
 
 def check_tools(env: ToolEnv) -> Iterator[Finding]:
-    if not env.tools and type(env).on_text is not ToolEnv.on_text:
+    reads_text = type(env).on_text is not ToolEnv.on_text or type(env)._respond is not ToolEnv._respond
+    if not env.tools and reads_text:
         yield Finding("tools", "ok", "none: replies are text")
         return
     if not env.tools:

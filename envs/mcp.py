@@ -76,7 +76,8 @@ class _Connection:
         )
 
     async def tools(self, timeout_s: float) -> list[Tool]:
-        await asyncio.wait({self._session, self._task}, timeout=CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        started: set[asyncio.Future[Any]] = {self._session, self._task}
+        await asyncio.wait(started, timeout=CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if not self._session.done():
             raise self._gone("did not start" if self._task.done() else f"was silent for {CONNECT_TIMEOUT_S:g} s")
         found: list[Tool] = []

@@ -213,15 +213,7 @@ class ToolEnv(gymnasium.Env[str, str]):
             raise ValueError(f"the episode is over ({self.status}): begin another one")
         pool.episode.set(id(self))  # one party in the queue for the sandbox, whatever tasks its tools run in
         self.num_turns += 1
-        replies: list[Message] = []
-        for position, each in enumerate(message.tool_calls):
-            if self.status is not Status.RUNNING:
-                break
-            text = await self._call(each, position)
-            replies.append(Message("tool", text, name=each.name[:64], tool_call_id=each.id))
-        if not message.tool_calls:
-            text = await self._answer(self.on_text(message.content), DEFAULT_TIMEOUT_S, "on_text")
-            replies.append(Message("user", text))
+        replies = await self._respond(message)
         self.step_scores.append(await self._measure("step"))
         if self.status is Status.RUNNING and self.num_turns >= self.max_turns:
             self.truncate("turns")
@@ -238,7 +230,8 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     async def score(self) -> Score:
         """What the episode earned, without the rewards of its group. Raises `RewardError`."""
-        return compose(self.components, await self.values())
+        values = await self.values()  # first: an environment may only then know what its components are
+        return compose(self.components, values)
 
     async def values(self) -> dict[str, float]:
         """The components' values but those of scope "group". Raises `RewardError`."""
@@ -313,6 +306,19 @@ class ToolEnv(gymnasium.Env[str, str]):
             for each in self._rewards
             if each.component.scope == scope
         }
+
+    async def _respond(self, message: Message) -> list[Message]:
+        """Run the calls of `message`, or `on_text` where there are none."""
+        replies: list[Message] = []
+        for position, each in enumerate(message.tool_calls):
+            if self.status is not Status.RUNNING:
+                break
+            text = await self._call(each, position)
+            replies.append(Message("tool", text, name=each.name[:64], tool_call_id=each.id))
+        if not message.tool_calls:
+            text = await self._answer(self.on_text(message.content), DEFAULT_TIMEOUT_S, "on_text")
+            replies.append(Message("user", text))
+        return replies
 
     async def _call(self, call: ToolCall, position: int) -> str:
         """Run one tool call and return what the model reads."""
