@@ -191,9 +191,7 @@ async def test_an_error_of_the_environment_is_a_fault_of_the_infrastructure() ->
 def test_its_rows_are_the_tasks() -> None:
     own, shared = made("single", own_eval=True), made("single")
     for env, train, heldout in ((own, 30, 20), (shared, None, None)):
-        tasks = {
-            split: [env.make_task(split, i).payload["info"]["i"] for i in range(40)] for split in envs.splits.SPLITS
-        }
+        tasks = {split: [env.make_task(split, i).payload["info"]["i"] for i in range(40)] for split in SPLITS}
         assert not set(tasks["train"]) & set(tasks["heldout"])
         if train:
             assert set(tasks["train"]) == set(range(train))
