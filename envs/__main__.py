@@ -70,14 +70,16 @@ async def play(console: Console, env_id: str, split: Split, index: int) -> int:
             console.print(f"  [bold]{tool.name}({arguments})[/bold]  {escape(tool.description)}")
         _show(console, first)
         while env.status is Status.RUNNING:
-            line = await asyncio.to_thread(_read_line)
+            line = await asyncio.to_thread(_read_line, f"{env.seat}> ")
             if line is None:
                 return 0
             _show(console, await env.act(parse_action(line, env.tools)) or env.closing)
-        score = await env.score()
-        console.print(f"[bold]{env.status}[/bold] after {env.num_turns} turns, reward {score.reward:.3f}")
-        for name, value in score.components.items():
-            console.print(f"  {name} {value:g}")
+        for seat in env.seats:
+            env.seat = seat
+            score, whose = await env.score(), f" of {seat}" if seat else ""
+            console.print(f"[bold]{env.status}[/bold] after {env.num_turns} turns, reward{whose} {score.reward:.3f}")
+            for name, value in score.components.items():
+                console.print(f"  {name} {value:g}")
         if env.labels:
             console.print(f"  labels: {', '.join(env.labels)}")
     finally:
@@ -93,9 +95,9 @@ def _show(console: Console, messages: list[Message]) -> None:
         console.print(f"[{style}]{message.role}{escape(name)}:[/{style}] {escape(message.content)}")
 
 
-def _read_line() -> str | None:
+def _read_line(prompt: str) -> str | None:
     try:
-        return input("> ")
+        return input(prompt)
     except EOFError:
         return None
 

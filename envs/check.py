@@ -163,6 +163,9 @@ def _hash_in_another_process(text: str) -> str:
 def check_gymnasium(text: str) -> Iterator[Finding]:
     """Gymnasium's own checker, on the synchronous face."""
     env = make(text)
+    if len(env.seats) > 1:
+        told = f"not played: Gymnasium has one player, and this has {', '.join(env.seats)}"
+        return iter([Finding("gymnasium", "ok", told)])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -171,8 +174,8 @@ def check_gymnasium(text: str) -> Iterator[Finding]:
             return iter([Finding("gymnasium", "fail", f"{type(error).__name__}: {error}", "see gymnasium's check_env")])
         finally:
             env.close()
-    told = [str(warning.message) for warning in caught]
-    return iter([Finding("gymnasium", "warn" if told else "ok", "; ".join(told) or "check_env passes")])
+    warned = [str(warning.message) for warning in caught]
+    return iter([Finding("gymnasium", "warn" if warned else "ok", "; ".join(warned) or "check_env passes")])
 
 
 async def check_play(text: str, episodes: int) -> list[Finding]:
@@ -245,7 +248,9 @@ async def play(env: ToolEnv, policy: Policy, episodes: int, split: Split = "trai
                 while env.status is Status.RUNNING:
                     await env.act(await policy(env, first, rng))
                     await asyncio.sleep(2 * BEAT_S)  # lets the watch see how long that took
-                played.scores.append(await env.score())
+                for seat in env.seats:
+                    env.seat = seat
+                    played.scores.append(await env.score())
                 played.turns += env.num_turns
             except _FAULTS as error:
                 played.faults.append(f"{type(error).__name__}: {error}")

@@ -53,6 +53,8 @@ class ToolEnv(gymnasium.Env[str, str]):
     """
 
     max_turns: int = 8
+    seats: tuple[str, ...] = ("",)  # who plays; each has a conversation, a reward and a baseline of its own
+    seat: str = ""  # whose turn it is; while an episode is scored, whose reward is asked for
     system_prompt: str = ""
     version: ClassVar[int] = 0
     registered_id: ClassVar[str] = ""
@@ -89,8 +91,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         """What makes two tasks the same, for keeping train and held-out tasks apart. All of the payload by default."""
         return payload
 
-    async def start(self, task: dict[str, Any]) -> str | list[Message]:
-        """Set up an episode of `task`; returns the first user message (or messages)."""
+    async def start(self, task: dict[str, Any]) -> str | list[Message] | dict[str, str | list[Message]]:
+        """Set up an episode of `task`; returns the first user message (or messages), of several seats by seat."""
         raise NotImplementedError(f"{type(self).__name__} must define start(self, task)")
 
     async def stop(self) -> None:
@@ -137,6 +139,14 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Open `resource`, which is closed when the episode ends, however it ends; in `start` and in tools."""
         return await self._held.enter_async_context(resource)
 
+    def tell(self, seat: str, text: str) -> None:
+        """Give another seat a user message, which it reads before its next turn."""
+        self.unread[seat].append(Message("user", result_text(text)))
+
+    def hand_over(self, seat: str) -> None:
+        """Let `seat` move next, once this turn's reply is done; it must have been told something."""
+        self._next_seat = seat
+
     # What a runner calls
 
     @property
@@ -180,12 +190,17 @@ class ToolEnv(gymnasium.Env[str, str]):
         return content_hash(self.task_key(task.payload)).hex()
 
     async def begin(self, split: Split = "train", index: int = 0) -> list[Message]:
-        """Start an episode of one task and return its first messages. Ends the episode before it, if there was one."""
+        """Start an episode of one task and return the first messages of the seat that moves first.
+
+        Ends the episode before it, if there was one.
+        """
         await self.aclose()
         self.task = self.make_task(split, index)
         self.status, self.num_turns, self.num_calls = Status.RUNNING, 0, 0
         self.counts: Counter[str] = Counter()
         self.step_scores: list[dict[str, float]] = []
+        self._step_seats: list[str] = []
+        self.seat = self._next_seat = self.seats[0]
         self.closing: list[Message] = []
         self._labels = []
         self.isolation = ""
@@ -200,26 +215,41 @@ class ToolEnv(gymnasium.Env[str, str]):
             raise InfrastructureError(f"{type(self).__name__}.start took longer than {START_TIMEOUT_S:g} s") from error
         if replaced := [name for name in _KEPT if getattr(self, name) is not kept[name]]:
             raise TypeError(f"{type(self).__name__}.start sets self.{replaced[0]}, which ToolEnv keeps itself")
+        by_seat = first if isinstance(first, dict) else {self.seats[0]: first}
+        if by_seat.keys() != set(self.seats):
+            raise TypeError(f"{type(self).__name__}.start must return the first message of each of {self.seats}")
+        self.unread: dict[str, list[Message]] = {seat: self._opening(given) for seat, given in by_seat.items()}
+        return self._read()
+
+    def _opening(self, first: str | list[Message]) -> list[Message]:
         messages = [Message("user", first)] if isinstance(first, str) else list(first)
         return [Message("system", self.system_prompt), *messages] if self.system_prompt else messages
+
+    def _read(self) -> list[Message]:
+        """What the seat that moves has not read yet."""
+        messages, self.unread[self.seat] = self.unread[self.seat], []
+        return messages
 
     async def act(self, message: Message) -> list[Message]:
         """Do what the model's `message` asks for, one tool call after the other.
 
-        Returns the messages that the model reads next, [] once the episode is over (what the last tools said is then
-        in `closing`). Raises only faults of the infrastructure and `RewardError`.
+        Returns the messages that the model reads next (as the seat whose turn it then is), [] once the episode is over
+        (what the last tools said is then in `closing`, and of every seat in `unread`). Raises only faults of the
+        infrastructure and `RewardError`.
         """
         if self.status is not Status.RUNNING:
             raise ValueError(f"the episode is over ({self.status}): begin another one")
         pool.episode.set(id(self))  # one party in the queue for the sandbox, whatever tasks its tools run in
         self.num_turns += 1
-        replies = await self._respond(message)
+        self.unread[self.seat] += await self._respond(message)
         self.step_scores.append(await self._measure("step"))
+        self._step_seats.append(self.seat)
         if self.status is Status.RUNNING and self.num_turns >= self.max_turns:
             self.truncate("turns")
         if self.status is Status.RUNNING:
-            return replies
-        self.closing = replies
+            self.seat = self._next_seat
+            return self._read()
+        self.closing = self.unread[self.seat]
         return []
 
     def truncate(self, reason: str) -> None:
@@ -229,7 +259,7 @@ class ToolEnv(gymnasium.Env[str, str]):
             self.counts[f"truncated_{reason}"] += 1
 
     async def score(self) -> Score:
-        """What the episode earned, without the rewards of its group. Raises `RewardError`."""
+        """What the episode earned (for `seat`), without the rewards of its group. Raises `RewardError`."""
         values = await self.values()  # first: an environment may only then know what its components are
         return compose(self.components, values)
 
@@ -240,7 +270,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         values = await self._measure("episode")
         for component in self.components:
             if component.scope == "step":
-                values[component.name] = sum(step[component.name] for step in self.step_scores)
+                steps = zip(self.step_scores, self._step_seats, strict=True)
+                values[component.name] = sum(step[component.name] for step, seat in steps if seat == self.seat)
         return values
 
     async def aclose(self) -> None:
@@ -264,8 +295,10 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Begin an episode; the observation is the text of its first messages.
 
         `options` may hold "split" and "index"; without an index, one is drawn from `seed`. Raises `ValueError` for an
-        option of another name.
+        option of another name, and for an environment with several seats: Gymnasium's have one player.
         """
+        if len(self.seats) > 1:
+            raise ValueError(f"{type(self).__name__} has the seats {', '.join(self.seats)}: Gymnasium plays one only")
         super().reset(seed=seed)
         chosen = dict(options or {})
         index = int(chosen.pop("index", self.np_random.integers(2**31)))
@@ -313,7 +346,10 @@ class ToolEnv(gymnasium.Env[str, str]):
         for position, each in enumerate(message.tool_calls):
             if self.status is not Status.RUNNING:
                 break
-            text = await self._call(each, position)
+            if self._next_seat == self.seat:
+                text = await self._call(each, position)
+            else:
+                text = self._fault("format_error", "your turn is over")
             replies.append(Message("tool", text, name=each.name[:64], tool_call_id=each.id))
         if not message.tool_calls:
             text = await self._answer(self.on_text(message.content), DEFAULT_TIMEOUT_S, "on_text")

@@ -68,3 +68,18 @@ def pareto_distance(keep: Sequence[int], counts: Sequence[int], values: Sequence
 def nash_product(keep: Sequence[int], counts: Sequence[int], values: Sequence[int], other: Sequence[int]) -> float:
     """Product of both sides' shares, in [0, 1]; both walk away with 0 without a deal (Nash 1950)."""
     return share(keep, counts, values) * share(rest(keep, counts), counts, other)
+
+
+def best_nash(
+    counts: Sequence[int], values: Sequence[int], other: Sequence[int], reserve: float = 0.0, other_reserve: float = 0.0
+) -> Deal:
+    """The deal with the largest product of both sides' gains over no deal, in shares (Nash 1950).
+
+    Where no deal is a gain for both, the one that loses the least for the side that loses most.
+    """
+
+    def gains(keep: Deal) -> tuple[float, float]:
+        mine, theirs = share(keep, counts, values) - reserve, share(rest(keep, counts), counts, other) - other_reserve
+        return (mine * theirs if mine > 0 and theirs > 0 else 0.0), min(mine, theirs)
+
+    return max(deals(counts), key=gains)
