@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import envs
-from envs import InfrastructureError, Score, Status, ToolEnv, ToolSpec
+from envs import InfrastructureError, RewardError, Score, Status, ToolEnv, ToolSpec
 from rollout.engine import Completion, Engine, EngineError
 from rollout.timeline import Timeline
 from rollout.wire import Episode, Ticket, portable
@@ -89,21 +89,17 @@ async def _score(players: list[_Player], stage: Stage) -> None:
     """Score the group as a whole; episodes whose reward failed are played again while they have retries."""
     while True:
         sound = [player for player in players if not player.error]
-        scores: list[dict[str, Score | Exception]] = [{} for _ in sound]
+        for player in sound:
+            player.scores = {}
         try:
             async with _within(stage.budget.env_s, "scoring a group"):
                 for seat in players[0].env.seats:
-                    found = await envs.score_group([player.env for player in sound], seat)
-                    for of_player, score in zip(scores, found, strict=True):
-                        of_player[seat] = score
+                    scores = await envs.score_group([player.env for player in sound], seat)
+                    for player, score in zip(sound, scores, strict=True):
+                        player.judge(seat, score)
         except Exception as error:  # the boundary to the author's code; counted by `fail`
-            scores = [{"": error} for _ in sound]
-        for player, of_player in zip(sound, scores, strict=True):
-            player.scores = {seat: score for seat, score in of_player.items() if isinstance(score, Score)}
-            for score in of_player.values():
-                if not isinstance(score, Score):
-                    player.fail(score)
-                    break
+            for player in sound:
+                player.fail(error)
         again = [player for player in sound if player.error and player.retries < stage.budget.retries]
         if not again:
             return
@@ -141,6 +137,13 @@ class _Player:
             self._stage.counters["retries"] += 1
             await self._again()
         self._wall_s = time.monotonic() - self._started
+
+    def judge(self, seat: str, score: Score | RewardError) -> None:
+        """Keep what a seat earned; without a score of every seat the episode has none."""
+        if isinstance(score, Score):
+            self.scores[seat] = score
+        elif not self.error:
+            self.fail(score)
 
     def fail(self, error: Exception) -> None:
         """Keep the cause of a fault, and count it."""
