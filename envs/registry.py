@@ -124,7 +124,8 @@ def make(text: str) -> ToolEnv:
     env = cls(**arguments)
     env.env_id = text.strip()
     if spec := gymnasium.registry.get(cls.registered_id):
-        env.spec = dataclasses.replace(spec, kwargs=arguments)  # with which Gymnasium makes another one
+        # the arguments are what Gymnasium makes another one with
+        env.spec = dataclasses.replace(spec, kwargs=arguments) if arguments else spec
     if max_turns is not None:
         if max_turns < 1:
             raise ValueError(f"max_turns must be 1 or more, got {max_turns}")
