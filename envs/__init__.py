@@ -13,7 +13,9 @@ from rewards.compose import RewardError, Score
 register("code_exec-v0", "envs.code_exec.env:CodeExec")
 register("doc_search-v0", "envs.doc_search.env:DocSearch")
 register("negotiation-v0", "envs.negotiation.env:Negotiation")
+register("openenv-v0", "envs.openenv:OpenEnv")
 register("scored-v0", "envs.scored:Scored")
+register("verifiers-v0", "envs.verifiers:Verifiers")
 
 __all__ = [
     "FormatError",

@@ -62,21 +62,24 @@ async def check_environment(console: Console, env_id: str) -> int:
 async def play(console: Console, env_id: str, split: Split, index: int) -> int:
     """A person plays: sees what the model sees, and types what it would write."""
     env = make(env_id)
-    console.print("Tools, to be called as in Python; other text is a reply without a call; Ctrl-D ends.")
-    for tool in env.tools:
-        arguments = ", ".join(tool.parameters["properties"])
-        console.print(f"  [bold]{tool.name}({arguments})[/bold]  {escape(tool.description)}")
     try:
-        _show(console, await env.begin(split, index))
+        first = await env.begin(split, index)
+        console.print("Tools, to be called as in Python; other text is a reply without a call; Ctrl-D ends.")
+        for tool in env.tools:
+            arguments = ", ".join(tool.parameters["properties"])
+            console.print(f"  [bold]{tool.name}({arguments})[/bold]  {escape(tool.description)}")
+        _show(console, first)
         while env.status is Status.RUNNING:
-            line = await asyncio.to_thread(_read_line)
+            line = await asyncio.to_thread(_read_line, f"{env.seat}> ")
             if line is None:
                 return 0
             _show(console, await env.act(parse_action(line, env.tools)) or env.closing)
-        score = await env.score()
-        console.print(f"[bold]{env.status}[/bold] after {env.num_turns} turns, reward {score.reward:.3f}")
-        for name, value in score.components.items():
-            console.print(f"  {name} {value:g}")
+        for seat in env.seats:
+            env.seat = seat
+            score, whose = await env.score(), f" of {seat}" if seat else ""
+            console.print(f"[bold]{env.status}[/bold] after {env.num_turns} turns, reward{whose} {score.reward:.3f}")
+            for name, value in score.components.items():
+                console.print(f"  {name} {value:g}")
         if env.labels:
             console.print(f"  labels: {', '.join(env.labels)}")
     finally:
@@ -92,9 +95,9 @@ def _show(console: Console, messages: list[Message]) -> None:
         console.print(f"[{style}]{message.role}{escape(name)}:[/{style}] {escape(message.content)}")
 
 
-def _read_line() -> str | None:
+def _read_line(prompt: str) -> str | None:
     try:
-        return input("> ")
+        return input(prompt)
     except EOFError:
         return None
 

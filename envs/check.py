@@ -63,7 +63,7 @@ class Played:
 async def check(text: str, episodes: int = EPISODES) -> list[Finding]:
     """Every check of the environment that `text` names. Raises `ValueError` where it cannot be made at all."""
     env = make(text)
-    findings = [*check_tools(env), *check_rewards(env)]
+    findings = [*await check_start(env), *check_tools(env), *check_rewards(env)]
     findings += check_tasks(text)
     findings += await asyncio.to_thread(check_gymnasium, text)
     if not any(finding.verdict == "fail" for finding in findings):
@@ -71,8 +71,21 @@ async def check(text: str, episodes: int = EPISODES) -> list[Finding]:
     return findings
 
 
+async def check_start(env: ToolEnv) -> list[Finding]:
+    """Whether an episode begins at all. `env` has the tools of that episode afterwards."""
+    try:
+        await env.begin()
+    except (ValueError, TypeError, NotImplementedError, *_FAULTS) as error:
+        hint = "`sample_task` and `start` must work for every task"
+        return [Finding("start", "fail", f"{type(error).__name__}: {error}", hint)]
+    finally:
+        await env.aclose()
+    return []
+
+
 def check_tools(env: ToolEnv) -> Iterator[Finding]:
-    if not env.tools and type(env).on_text is not ToolEnv.on_text:
+    reads_text = type(env).on_text is not ToolEnv.on_text or type(env)._respond is not ToolEnv._respond
+    if not env.tools and reads_text:
         yield Finding("tools", "ok", "none: replies are text")
         return
     if not env.tools:
@@ -150,6 +163,9 @@ def _hash_in_another_process(text: str) -> str:
 def check_gymnasium(text: str) -> Iterator[Finding]:
     """Gymnasium's own checker, on the synchronous face."""
     env = make(text)
+    if len(env.seats) > 1:
+        told = f"not played: Gymnasium has one player, and this has {', '.join(env.seats)}"
+        return iter([Finding("gymnasium", "ok", told)])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -158,8 +174,8 @@ def check_gymnasium(text: str) -> Iterator[Finding]:
             return iter([Finding("gymnasium", "fail", f"{type(error).__name__}: {error}", "see gymnasium's check_env")])
         finally:
             env.close()
-    told = [str(warning.message) for warning in caught]
-    return iter([Finding("gymnasium", "warn" if told else "ok", "; ".join(told) or "check_env passes")])
+    warned = [str(warning.message) for warning in caught]
+    return iter([Finding("gymnasium", "warn" if warned else "ok", "; ".join(warned) or "check_env passes")])
 
 
 async def check_play(text: str, episodes: int) -> list[Finding]:
@@ -232,7 +248,9 @@ async def play(env: ToolEnv, policy: Policy, episodes: int, split: Split = "trai
                 while env.status is Status.RUNNING:
                     await env.act(await policy(env, first, rng))
                     await asyncio.sleep(2 * BEAT_S)  # lets the watch see how long that took
-                played.scores.append(await env.score())
+                for seat in env.seats:
+                    env.seat = seat
+                    played.scores.append(await env.score())
                 played.turns += env.num_turns
             except _FAULTS as error:
                 played.faults.append(f"{type(error).__name__}: {error}")

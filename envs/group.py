@@ -9,8 +9,8 @@ from envs.tool_env import ToolEnv
 from rewards.compose import RewardError, Score, compose
 
 
-async def score_group(group: Sequence[ToolEnv]) -> list[Score | RewardError]:
-    """Score the episodes of one task, with the rewards of scope "group".
+async def score_group(group: Sequence[ToolEnv], seat: str = "") -> list[Score | RewardError]:
+    """Score the episodes of one task for one seat, with the rewards of scope "group".
 
     An episode without a score has its `RewardError` instead and is left out of the group rewards; a group reward that
     fails takes the score from every episode.
@@ -18,6 +18,7 @@ async def score_group(group: Sequence[ToolEnv]) -> list[Score | RewardError]:
     results: list[Score | RewardError] = []
     values: dict[int, dict[str, float]] = {}
     for position, env in enumerate(group):
+        env.seat = seat
         try:
             values[position] = await env.values()
             results.append(compose(env.components, values[position]))

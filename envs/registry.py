@@ -6,6 +6,7 @@ optional constructor arguments: `code_exec?level=1-3&max_turns=6`. Other process
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -120,7 +121,9 @@ def make(text: str) -> ToolEnv:
     max_turns = arguments.pop("max_turns", None)
     env = cls(**arguments)
     env.env_id = text.strip()
-    env.spec = gymnasium.registry.get(cls.registered_id)
+    if spec := gymnasium.registry.get(cls.registered_id):
+        # the arguments are what Gymnasium makes another one with
+        env.spec = dataclasses.replace(spec, kwargs=arguments) if arguments else spec
     if max_turns is not None:
         if max_turns < 1:
             raise ValueError(f"max_turns must be 1 or more, got {max_turns}")

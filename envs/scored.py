@@ -6,7 +6,7 @@ import asyncio
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from envs.registry import register
 from envs.scoring import reward
 from envs.threads import in_thread
 from envs.tool_env import ToolEnv
-from envs.types import Message
+from envs.types import Message, Role
 from rewards.compat import load_compute_score, score_of
 from rewards.compose import RewardError
 
@@ -29,21 +29,47 @@ def read_rows(path: str) -> tuple[dict[str, Any], ...]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise ValueError(f"there is no file {path!r}")
-    if file.suffix == ".parquet":
-        try:
-            from pyarrow import parquet
-        except ImportError as error:
-            raise ValueError(f"reading {path!r} needs pyarrow: pip install pyarrow, or convert it to JSONL") from error
-        rows = parquet.read_table(file).to_pylist()
-    else:
-        try:
-            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except ValueError as error:
-            raise ValueError(f"{path!r} is not JSONL: {error}") from error
-    wrong = [number for number, row in enumerate(rows, 1) if not all(key in row for key in _NEEDED)]
-    if wrong or not rows:
-        raise ValueError(f"{path!r}: " + (f"row {wrong[0]} lacks {' or '.join(_NEEDED)}" if wrong else "no rows"))
+    rows = _parquet(file) if file.suffix == ".parquet" else _jsonl(file)
+    if not rows:
+        raise ValueError(f"{path!r}: no rows")
+    for number, row in enumerate(rows, 1):
+        if fault := _fault(row):
+            raise ValueError(f"{path!r}: row {number} {fault}")
     return tuple(rows)
+
+
+def _jsonl(file: Path) -> list[Any]:
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"'{file}' is not JSONL: {error}") from error
+
+
+def _parquet(file: Path) -> list[Any]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        needed = "needs the pyarrow package: pip install 'slipstream-rl[parquet]', or convert it to JSONL"
+        raise ValueError(f"reading '{file}' {needed}") from error
+    try:
+        return parquet.read_table(file).to_pylist()
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"'{file}' is not Parquet: {str(error).partition(chr(10))[0]}") from error
+
+
+def _fault(row: Any) -> str:
+    """What keeps `row` from being a task: "" for nothing."""
+    if not isinstance(row, dict) or not all(key in row for key in _NEEDED):
+        return f"lacks {' or '.join(_NEEDED)}"
+    if not isinstance(row["reward_model"], dict):
+        return "has a reward_model that is not an object"
+    prompt = row["prompt"]
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, dict) for turn in turns):
+        return "has a prompt that is neither text nor a list of messages"
+    if not all(turn.get("role") in get_args(Role) and isinstance(turn.get("content"), str) for turn in turns):
+        return "has a message without a known role or without text (images are not played)"
+    return ""
 
 
 @register("scored-v0", max_turns=1)
@@ -62,7 +88,7 @@ class Scored(ToolEnv):
             "data_source": source,
             "prompt": row["prompt"],
             "ground_truth": row["reward_model"].get("ground_truth"),
-            "extra_info": row.get("extra_info"),
+            "extra_info": row.get("extra_info") or {},
         }
 
     def task_key(self, payload: dict[str, Any]) -> Any:

@@ -103,6 +103,8 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for values in itertools.product(*entry.arguments.values()):
                 text = _with_arguments(entry.env, dict(zip(entry.arguments, values, strict=True)))
                 env = make(text)
+                if len(env.seats) > 1:
+                    raise ValueError(f"in {text!r} the model plays against itself: name an opponent, to measure it")
                 env_id = env.registered_id or f"{type(env).__qualname__}-v{env.version}"
                 found.append(Part(text, env_id, entry.split, entry.first, entry.tasks))
         labels = [part.label for part in found]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 import msgspec
@@ -22,7 +23,7 @@ from envs.scoring import Reward, collect_rewards, measure
 from envs.spaces import Unicode
 from envs.splits import content_hash, sample_in_split, task_rng
 from envs.threads import Portal, in_thread
-from envs.tools import DEFAULT_TIMEOUT_S, Tool, collect_tools, result_text
+from envs.tools import DEFAULT_TIMEOUT_S, Tool, collect_tools, function_tool, result_text
 from envs.types import Message, Split, Status, Task, ToolCall, ToolSpec
 from rewards.compose import Component, RewardError, Score, compose
 from sandbox import pool
@@ -32,6 +33,7 @@ MAX_CALLS_PER_REPLY = 16
 MAX_OBSERVATION_CHARS = 1_000_000
 START_TIMEOUT_S = 120.0
 SYNC_CALL_TIMEOUT_S = 600.0
+T = TypeVar("T")
 _KEPT = ("task", "counts", "step_scores", "closing", "num_turns", "num_calls")
 
 
@@ -51,10 +53,12 @@ class ToolEnv(gymnasium.Env[str, str]):
     """
 
     max_turns: int = 8
+    seats: tuple[str, ...] = ("",)  # who plays; each has a conversation, a reward and a baseline of its own
+    seat: str = ""  # whose turn it is; while an episode is scored, whose reward is asked for
     system_prompt: str = ""
     version: ClassVar[int] = 0
     registered_id: ClassVar[str] = ""
-    _tools: ClassVar[dict[str, Tool]] = {}
+    _tools: dict[str, Tool]  # of the class; an instance that adds some has its own
     _rewards: ClassVar[tuple[Reward, ...]] = ()
 
     env_id: str = ""  # the text that `envs.make` was given: what another process needs to make the same environment
@@ -63,6 +67,8 @@ class ToolEnv(gymnasium.Env[str, str]):
     status: Status = Status.RUNNING
     task: Task
     _labels: list[str]
+    _lasting: dict[str, Tool] | None = None  # `_tools` without those that the episode added
+    _held: AsyncExitStack  # of this episode
     _open: bool = False
     _paid: float = 0.0  # what `step` has given out of the score so far
 
@@ -70,7 +76,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         super().__init_subclass__(**arguments)
         cls._tools = collect_tools(cls)
         cls._rewards = collect_rewards(cls)
-        methods = {tool.method for tool in cls._tools.values()} | {reward.method for reward in cls._rewards}
+        methods = {str(tool.run) for tool in cls._tools.values()} | {reward.method for reward in cls._rewards}
         if taken := sorted(name for name in methods if hasattr(ToolEnv, name)):
             raise TypeError(
                 f"{cls.__name__}.{taken[0]} is a method of ToolEnv: rename yours, and mark it name={taken[0]!r}"
@@ -86,8 +92,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         """What makes two tasks the same, for keeping train and held-out tasks apart. All of the payload by default."""
         return payload
 
-    async def start(self, task: dict[str, Any]) -> str | list[Message]:
-        """Set up an episode of `task`; returns the first user message (or messages)."""
+    async def start(self, task: dict[str, Any]) -> str | list[Message] | dict[str, str | list[Message]]:
+        """Set up an episode of `task`; returns the first user message (or messages), of several seats by seat."""
         raise NotImplementedError(f"{type(self).__name__} must define start(self, task)")
 
     async def stop(self) -> None:
@@ -117,6 +123,30 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Name an attack or an oddity that this episode showed; transcripts carry it."""
         if name not in self._labels:
             self._labels.append(name)
+
+    def add_tools(self, *tools: Tool | Callable[..., Any]) -> None:
+        """Let the model call these too: functions with type hints, or what `envs.mcp.mcp_tools` returns.
+
+        Called in `__init__`, for good; in `start`, for the episode. Raises `TypeError` for a name that is taken and
+        for a function that cannot be a tool.
+        """
+        for each in tools:
+            made = each if isinstance(each, Tool) else function_tool(each)
+            if made.spec.name in self._tools:
+                raise TypeError(f"{type(self).__name__} has two tools called {made.spec.name!r}")
+            self._tools = {**self._tools, made.spec.name: made}
+
+    async def hold(self, resource: AbstractAsyncContextManager[T]) -> T:
+        """Open `resource`, which is closed when the episode ends, however it ends; in `start` and in tools."""
+        return await self._held.enter_async_context(resource)
+
+    def tell(self, seat: str, text: str) -> None:
+        """Give another seat a user message, which it reads before its next turn."""
+        self.unread[seat].append(Message("user", result_text(text)))
+
+    def hand_over(self, seat: str) -> None:
+        """Let `seat` move next, once this turn's reply is done; it must have been told something."""
+        self._next_seat = seat
 
     # What a runner calls
 
@@ -161,15 +191,22 @@ class ToolEnv(gymnasium.Env[str, str]):
         return content_hash(self.task_key(task.payload)).hex()
 
     async def begin(self, split: Split = "train", index: int = 0) -> list[Message]:
-        """Start an episode of one task and return its first messages. Ends the episode before it, if there was one."""
+        """Start an episode of one task and return the first messages of the seat that moves first.
+
+        Ends the episode before it, if there was one.
+        """
         await self.aclose()
         self.task = self.make_task(split, index)
         self.status, self.num_turns, self.num_calls = Status.RUNNING, 0, 0
         self.counts: Counter[str] = Counter()
         self.step_scores: list[dict[str, float]] = []
+        self._step_seats: list[str] = []
+        self.seat = self._next_seat = self.seats[0]
         self.closing: list[Message] = []
         self._labels = []
         self.isolation = ""
+        self._tools = self._lasting = self._tools if self._lasting is None else self._lasting
+        self._held = AsyncExitStack()
         self._open = True
         kept = {name: getattr(self, name) for name in _KEPT}
         try:
@@ -179,34 +216,41 @@ class ToolEnv(gymnasium.Env[str, str]):
             raise InfrastructureError(f"{type(self).__name__}.start took longer than {START_TIMEOUT_S:g} s") from error
         if replaced := [name for name in _KEPT if getattr(self, name) is not kept[name]]:
             raise TypeError(f"{type(self).__name__}.start sets self.{replaced[0]}, which ToolEnv keeps itself")
+        by_seat = first if isinstance(first, dict) else {self.seats[0]: first}
+        if by_seat.keys() != set(self.seats):
+            raise TypeError(f"{type(self).__name__}.start must return the first message of each of {self.seats}")
+        self.unread: dict[str, list[Message]] = {seat: self._opening(given) for seat, given in by_seat.items()}
+        return self._read()
+
+    def _opening(self, first: str | list[Message]) -> list[Message]:
         messages = [Message("user", first)] if isinstance(first, str) else list(first)
         return [Message("system", self.system_prompt), *messages] if self.system_prompt else messages
+
+    def _read(self) -> list[Message]:
+        """What the seat that moves has not read yet."""
+        messages, self.unread[self.seat] = self.unread[self.seat], []
+        return messages
 
     async def act(self, message: Message) -> list[Message]:
         """Do what the model's `message` asks for, one tool call after the other.
 
-        Returns the messages that the model reads next, [] once the episode is over (what the last tools said is then
-        in `closing`). Raises only faults of the infrastructure and `RewardError`.
+        Returns the messages that the model reads next (as the seat whose turn it then is), [] once the episode is over
+        (what the last tools said is then in `closing`, and of every seat in `unread`). Raises only faults of the
+        infrastructure and `RewardError`.
         """
         if self.status is not Status.RUNNING:
             raise ValueError(f"the episode is over ({self.status}): begin another one")
         pool.episode.set(id(self))  # one party in the queue for the sandbox, whatever tasks its tools run in
         self.num_turns += 1
-        replies: list[Message] = []
-        for position, each in enumerate(message.tool_calls):
-            if self.status is not Status.RUNNING:
-                break
-            text = await self._call(each, position)
-            replies.append(Message("tool", text, name=each.name[:64], tool_call_id=each.id))
-        if not message.tool_calls:
-            text = await self._answer(self.on_text(message.content), DEFAULT_TIMEOUT_S, "on_text")
-            replies.append(Message("user", text))
+        self.unread[self.seat] += await self._respond(message)
         self.step_scores.append(await self._measure("step"))
+        self._step_seats.append(self.seat)
         if self.status is Status.RUNNING and self.num_turns >= self.max_turns:
             self.truncate("turns")
         if self.status is Status.RUNNING:
-            return replies
-        self.closing = replies
+            self.seat = self._next_seat
+            return self._read()
+        self.closing = self.unread[self.seat]
         return []
 
     def truncate(self, reason: str) -> None:
@@ -216,8 +260,9 @@ class ToolEnv(gymnasium.Env[str, str]):
             self.counts[f"truncated_{reason}"] += 1
 
     async def score(self) -> Score:
-        """What the episode earned, without the rewards of its group. Raises `RewardError`."""
-        return compose(self.components, await self.values())
+        """What the episode earned (for `seat`), without the rewards of its group. Raises `RewardError`."""
+        values = await self.values()  # first: an environment may only then know what its components are
+        return compose(self.components, values)
 
     async def values(self) -> dict[str, float]:
         """The components' values but those of scope "group". Raises `RewardError`."""
@@ -226,14 +271,16 @@ class ToolEnv(gymnasium.Env[str, str]):
         values = await self._measure("episode")
         for component in self.components:
             if component.scope == "step":
-                values[component.name] = sum(step[component.name] for step in self.step_scores)
+                steps = zip(self.step_scores, self._step_seats, strict=True)
+                values[component.name] = sum(step[component.name] for step, seat in steps if seat == self.seat)
         return values
 
     async def aclose(self) -> None:
         """End the episode and release what it holds. May be called twice."""
         if self._open:
             self._open = False
-            await self.stop()
+            async with self._held:
+                await self.stop()
 
     # The synchronous face: Gymnasium's. Its coroutines run on an event loop in another thread.
 
@@ -249,8 +296,10 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Begin an episode; the observation is the text of its first messages.
 
         `options` may hold "split" and "index"; without an index, one is drawn from `seed`. Raises `ValueError` for an
-        option of another name.
+        option of another name, and for an environment with several seats: Gymnasium's have one player.
         """
+        if len(self.seats) > 1:
+            raise ValueError(f"{type(self).__name__} has the seats {', '.join(self.seats)}: Gymnasium plays one only")
         super().reset(seed=seed)
         chosen = dict(options or {})
         index = int(chosen.pop("index", self.np_random.integers(2**31)))
@@ -292,6 +341,22 @@ class ToolEnv(gymnasium.Env[str, str]):
             if each.component.scope == scope
         }
 
+    async def _respond(self, message: Message) -> list[Message]:
+        """Run the calls of `message`, or `on_text` where there are none."""
+        replies: list[Message] = []
+        for position, each in enumerate(message.tool_calls):
+            if self.status is not Status.RUNNING:
+                break
+            if self._next_seat == self.seat:
+                text = await self._call(each, position)
+            else:
+                text = self._fault("format_error", "your turn is over")
+            replies.append(Message("tool", text, name=each.name[:64], tool_call_id=each.id))
+        if not message.tool_calls:
+            text = await self._answer(self.on_text(message.content), DEFAULT_TIMEOUT_S, "on_text")
+            replies.append(Message("user", text))
+        return replies
+
     async def _call(self, call: ToolCall, position: int) -> str:
         """Run one tool call and return what the model reads."""
         self.num_calls += 1
@@ -299,7 +364,7 @@ class ToolEnv(gymnasium.Env[str, str]):
             tool, arguments = self._admit(call, position)
         except FormatError as error:
             return self._fault("format_error", str(error))
-        method = getattr(self, tool.method)
+        method = getattr(self, tool.run) if isinstance(tool.run, str) else tool.run
         running = method(**arguments) if tool.is_async else in_thread(method, **arguments)
         return await self._answer(running, tool.timeout_s, call.name)
 

@@ -1,4 +1,4 @@
-"""`@tool`: a method that the model may call, its JSON schema, and the check of what the model passes."""
+"""`@tool` and functions as tools: what the model may call, its JSON schema, and the check of what the model passes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar, overload
@@ -21,21 +21,28 @@ TOOL_MARK = "__slipstream_tool__"
 DEFAULT_TIMEOUT_S = 30.0
 MAX_RESULT_CHARS = 16_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_NAME_RULE = "a letter, then up to 63 letters, digits or '_'"
 _ARGUMENT = re.compile(r"^\s{0,8}(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool of an environment class: how the model sees it, and how its arguments are checked."""
+    """A tool: how the model sees it, how its arguments are checked, and what runs.
+
+    `run` is the name of a method of the environment, or a function. `arguments` is None where the function checks them
+    itself (raising `FormatError`), as the tools of a server do.
+    """
 
     spec: ToolSpec
-    method: str
-    arguments: type[msgspec.Struct]
+    run: str | Callable[..., Any]
+    arguments: type[msgspec.Struct] | None
     is_async: bool
-    timeout_s: float
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
     def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments for the method. Raises `msgspec.ValidationError` saying what is wrong with `given`."""
+        """The keyword arguments to run it with. Raises `msgspec.ValidationError` saying what is wrong with `given`."""
+        if self.arguments is None:
+            return dict(given)
         checked = msgspec.convert(dict(given), self.arguments)
         return {name: getattr(checked, name) for name in self.arguments.__struct_fields__}
 
@@ -76,24 +83,47 @@ def collect_tools(cls: type) -> dict[str, Tool]:
         mark = getattr(method, TOOL_MARK, None)
         if mark is None:
             continue
-        made = _make(cls, attribute, method, *mark)
+        made = _make(f"tool {cls.__name__}.{attribute}", method, *mark, attribute=attribute)
         if made.spec.name in found:
             raise TypeError(f"{cls.__name__} has two tools called {made.spec.name!r}")
         found[made.spec.name] = made
     return found
 
 
-def _make(cls: type, attribute: str, method: Callable[..., Any], name: str, timeout_s: float) -> Tool:
-    where = f"tool {cls.__name__}.{attribute}"
+def function_tool(function: Callable[..., Any]) -> Tool:
+    """A function with type hints and a docstring as a tool; `@tool(name=…, timeout_s=…)` on it is kept.
+
+    Raises `TypeError` for a function that cannot be a tool.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    return _make(f"tool {name}", function, *getattr(function, TOOL_MARK, (name, DEFAULT_TIMEOUT_S)))
+
+
+def foreign_tool(
+    name: str, description: str, schema: Mapping[str, Any], run: Callable[..., Awaitable[Any]], timeout_s: float
+) -> Tool:
+    """A tool that something else describes by a JSON schema and runs: `run` gets the arguments unchecked, by name.
+
+    Characters that models cannot write in a name become "_". Raises `TypeError` where that leaves no name.
+    """
+    written = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if not _NAME.fullmatch(written):
+        raise TypeError(f"tool {name!r}: {_NAME_RULE}")
+    parameters = {"type": "object", "properties": {}} | {key: value for key, value in schema.items() if key != "title"}
+    return Tool(ToolSpec(written, description, parameters), run, None, True, timeout_s)
+
+
+def _make(where: str, function: Callable[..., Any], name: str, timeout_s: float, *, attribute: str = "") -> Tool:
+    """`attribute` is the name of a method, whose first parameter is the environment; "" for a function."""
     if not _NAME.fullmatch(name):
-        raise TypeError(f"{where}: {name!r} is not a tool name (a letter, then up to 63 letters, digits or '_')")
-    description, about = parse_docstring(inspect.getdoc(method) or "")
+        raise TypeError(f"{where}: {name!r} is not a tool name ({_NAME_RULE})")
+    description, about = parse_docstring(inspect.getdoc(function) or "")
     try:
-        hints = typing.get_type_hints(method, include_extras=True)
+        hints = typing.get_type_hints(function, include_extras=True)
     except NameError as error:
         raise TypeError(f"{where}: a type hint cannot be resolved: {error}") from error
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+    for parameter in list(inspect.signature(function).parameters.values())[bool(attribute) :]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise TypeError(f"{where}: parameter {parameter.name!r} must be an ordinary one, which a schema can name")
         if parameter.name not in hints:
@@ -114,7 +144,7 @@ def _make(cls: type, attribute: str, method: Callable[..., Any], name: str, time
         raise TypeError(f"{where}: the docstring describes {sorted(unknown)}, which are not parameters")
     arguments = msgspec.defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
     spec = ToolSpec(name=name, description=description, parameters=_schema(arguments, where))
-    return Tool(spec, attribute, arguments, inspect.iscoroutinefunction(method), timeout_s)
+    return Tool(spec, attribute or function, arguments, inspect.iscoroutinefunction(function), timeout_s)
 
 
 def _schema(arguments: type[msgspec.Struct], where: str) -> dict[str, Any]:

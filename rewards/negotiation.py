@@ -7,6 +7,7 @@ numbers a piece. The deals of one scenario are enumerated exactly: there are pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 
 Deal = tuple[int, ...]
@@ -59,12 +60,32 @@ def pareto_front(counts: Sequence[int], values: Sequence[int], other: Sequence[i
 def pareto_distance(keep: Sequence[int], counts: Sequence[int], values: Sequence[int], other: Sequence[int]) -> float:
     """How far `keep` lies from the Pareto front, in shares: Euclidean, in [0, sqrt 2]."""
     mine, theirs = share(keep, counts, values), share(rest(keep, counts), counts, other)
-    return min(
-        ((share(deal, counts, values) - mine) ** 2 + (share(rest(deal, counts), counts, other) - theirs) ** 2) ** 0.5
-        for deal in pareto_front(counts, values, other)
-    )
+    front = _front_shares(tuple(counts), tuple(values), tuple(other))
+    return min(((x - mine) ** 2 + (y - theirs) ** 2) ** 0.5 for x, y in front)
+
+
+@lru_cache(maxsize=4096)  # the episodes of a group ask for the same one
+def _front_shares(counts: Deal, values: Deal, other: Deal) -> tuple[tuple[float, float], ...]:
+    """What the deals of the Pareto front give both sides, in shares."""
+    front = pareto_front(counts, values, other)
+    return tuple((share(keep, counts, values), share(rest(keep, counts), counts, other)) for keep in front)
 
 
 def nash_product(keep: Sequence[int], counts: Sequence[int], values: Sequence[int], other: Sequence[int]) -> float:
     """Product of both sides' shares, in [0, 1]; both walk away with 0 without a deal (Nash 1950)."""
     return share(keep, counts, values) * share(rest(keep, counts), counts, other)
+
+
+def best_nash(
+    counts: Sequence[int], values: Sequence[int], other: Sequence[int], reserve: float = 0.0, other_reserve: float = 0.0
+) -> Deal:
+    """The deal with the largest product of both sides' gains over no deal, in shares (Nash 1950).
+
+    Where no deal is a gain for both, the one that loses the least for the side that loses most.
+    """
+
+    def gains(keep: Deal) -> tuple[float, float]:
+        mine, theirs = share(keep, counts, values) - reserve, share(rest(keep, counts), counts, other) - other_reserve
+        return (mine * theirs if mine > 0 and theirs > 0 else 0.0), min(mine, theirs)
+
+    return max(deals(counts), key=gains)

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import envs
-from envs import InfrastructureError, Score, Status, ToolEnv, ToolSpec
+from envs import InfrastructureError, RewardError, Score, Status, ToolEnv, ToolSpec
 from rollout.engine import Completion, Engine
 from rollout.timeline import Timeline
 from rollout.wire import Episode, Ticket, portable
@@ -81,7 +81,7 @@ async def play_group(ticket: Ticket, stage: Stage) -> list[Episode]:
         await _together(player.begin() for player in players)
         await _together(player.play() for player in players)
         await _score(players, stage)
-        return [player.episode() for player in players]
+        return [episode for player in players for episode in player.episodes()]
     finally:
         for player in players:
             await player.close()
@@ -91,17 +91,17 @@ async def _score(players: list[_Player], stage: Stage) -> None:
     """Score the group as a whole; episodes whose reward failed are played again while they have retries."""
     while True:
         sound = [player for player in players if not player.error]
-        scores: Sequence[Score | Exception]
+        for player in sound:
+            player.scores = {}
         try:
             async with _within(stage.budget.env_s, "scoring a group"):
-                scores = await envs.score_group([player.env for player in sound])
+                for seat in players[0].env.seats:
+                    scores = await envs.score_group([player.env for player in sound], seat)
+                    for player, score in zip(sound, scores, strict=True):
+                        player.judge(seat, score)
         except Exception as error:  # the boundary to the author's code; counted by `fail`
-            scores = [error] * len(sound)
-        for player, score in zip(sound, scores, strict=True):
-            if isinstance(score, Score):
-                player.score = score
-            else:
-                player.fail(score)
+            for player in sound:
+                player.fail(error)
         again = [player for player in sound if player.error and player.retries < stage.budget.retries]
         if not again:
             return
@@ -115,13 +115,14 @@ class _Player:
         self._ticket, self._index, self._stage = ticket, index, stage
         self._started = time.monotonic()
         self._wall_s = 0.0
-        self._chat: Chat | MessageChat | None = None
-        self._turns = 0
-        self._read = self._written = 0  # tokens
+        self._chats: dict[str, Chat | MessageChat] = {}  # by seat
+        self._turns: Counter[str] = Counter()  # replies, by seat
+        self._read: Counter[str] = Counter()  # tokens, by seat
+        self._written: Counter[str] = Counter()
         self.env = self._make()
         self.error = ""
         self.retries = 0
-        self.score: Score | None = None
+        self.scores: dict[str, Score] = {}  # by seat
 
     async def begin(self) -> None:
         """Begin the episode; a fault is kept in `error`."""
@@ -141,33 +142,44 @@ class _Player:
             await self._again()
         self._wall_s = time.monotonic() - self._started
 
+    def judge(self, seat: str, score: Score | RewardError) -> None:
+        """Keep what a seat earned; without a score of every seat the episode has none."""
+        if isinstance(score, Score):
+            self.scores[seat] = score
+        elif not self.error:
+            self.fail(score)
+
     def fail(self, error: Exception) -> None:
         """Keep the cause of a fault, and count it."""
         self.error = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()[:1000]
         self._stage.counters[f"fault/{type(error).__name__}"] += 1
 
-    def episode(self) -> Episode:
-        """The result, for sending. An errored episode has no tokens to train on."""
-        env, chat, score = self.env, self._chat, None if self.error else self.score
+    def episodes(self) -> list[Episode]:
+        """The result of each seat, for sending. An errored episode has no tokens to train on."""
+        return [self._episode(seat) for seat in self.env.seats]
+
+    def _episode(self, seat: str) -> Episode:
+        env, chat, score = self.env, self._chats.get(seat), None if self.error else self.scores[seat]
         self._stage.counters["episodes"] += 1
         self._stage.counters["errored"] += score is None
-        begun = chat is not None
+        begun = bool(self._chats)
         return Episode(
             status=env.status if score else Status.ERRORED,
             sequences=chat.sequences() if chat is not None and score else [],
-            messages=portable([*chat.messages, *env.closing]) if chat is not None else [],
+            messages=portable([*chat.messages, *env.unread[seat]]) if chat is not None else [],
             reward=score.reward if score else None,
             components=score.components if score else {},
             kind=env.kind if begun else "",
             error=self.error,
-            turns=self._turns,
+            turns=self._turns[seat],
             retries=self.retries,
             wall_s=self._wall_s,
             labels=env.labels if begun else (),
             isolation=env.isolation,
             counts=dict(env.counts) if begun else {},
-            prompt_tokens=self._read,
-            sampled_tokens=self._written,
+            prompt_tokens=self._read[seat],
+            sampled_tokens=self._written[seat],
+            seat=seat,
         )
 
     async def close(self) -> None:
@@ -203,46 +215,51 @@ class _Player:
             await self.begin()
 
     async def _begin(self) -> None:
-        self._chat, self._turns = None, 0
+        self._chats, self._turns = {}, Counter()
         with self._stage.timeline.busy("tool"):
             async with _within(self._stage.budget.env_s, "beginning an episode"):
                 messages = await self.env.begin(self._ticket.split, self._ticket.index)
-        self._chat = self._stage.new_chat(self.env.tools)
-        self._chat.add(*messages)
+        self._chats = {seat: self._stage.new_chat(self.env.tools) for seat in self.env.seats}
+        self._chats[self.env.seat].add(*messages)
 
     async def _converse(self) -> None:
-        stage, env, chat, ticket = self._stage, self.env, self._chat, self._ticket
-        assert chat is not None, "begin() comes first"
-        session = f"{ticket.purpose}-{ticket.id}-{ticket.attempt}-{self._index}-{self.retries}"
+        stage, env, ticket = self._stage, self.env, self._ticket
+        assert self._chats, "begin() comes first"
+        name = f"{ticket.purpose}-{ticket.id}-{ticket.attempt}-{self._index}-{self.retries}"
+        sessions = {seat: f"{name}-{seat}" if seat else name for seat in env.seats}  # one conversation, one session
         deadline = time.monotonic() + stage.budget.wall_s
         try:
             while env.status is Status.RUNNING:
                 if time.monotonic() > deadline:
                     env.truncate("time")
                     return
+                seat = env.seat
+                chat = self._chats[seat]
                 prompt, stop_ids = chat.prompt(), ticket.sampling.stop_ids or chat.template.stop_ids
                 try:
-                    completion = await self._generate(prompt, stop_ids, session)
+                    completion = await self._generate(prompt, stop_ids, seat, sessions[seat])
                 except ValueError:  # the engine's word for a prompt that leaves no room for a reply
                     env.truncate("context")
                     return
                 message = chat.reply(completion)
-                self._turns += 1
+                self._turns[seat] += 1
                 if completion.finish == "length":  # the reply is a part of one: nothing that it asks for is done
                     whole = completion.size >= ticket.sampling.max_tokens
                     env.truncate("tokens" if whole else "context")
                     return
                 with stage.timeline.busy("tool"):
                     async with _within(stage.budget.env_s, "a turn of the environment"):
-                        chat.add(*await env.act(message))
+                        read = await env.act(message)
+                        self._chats[env.seat].add(*read)
         finally:
-            stage.engine.end_session(session)
+            for session in sessions.values():
+                stage.engine.end_session(session)
 
-    async def _generate(self, prompt: Any, stop_ids: tuple[int, ...], session: str) -> Any:
+    async def _generate(self, prompt: Any, stop_ids: tuple[int, ...], seat: str, session: str) -> Any:
         """One reply, checked. Raises `EngineError`, `InfrastructureError`; `ValueError` where there is no room."""
         stage = self._stage
         completion: Completion | Answer
-        seed = turn_seed(self._ticket, self._index, self._turns)
+        seed = turn_seed(self._ticket, self._index, self._turns.total())
         sampling = msgspec.structs.replace(self._ticket.sampling, seed=seed, stop_ids=stop_ids)
         with stage.timeline.busy("generate"):
             async with _within(stage.budget.generate_s, "a reply of the engine"):
@@ -250,8 +267,8 @@ class _Player:
         completion.check()
         stage.counters["replies"] += 1
         stage.counters["sampled_tokens"] += completion.size
-        self._read += len(prompt) if isinstance(completion, Completion) else completion.prompt_tokens
-        self._written += completion.size
+        self._read[seat] += len(prompt) if isinstance(completion, Completion) else completion.prompt_tokens
+        self._written[seat] += completion.size
         return completion
 
 

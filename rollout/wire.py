@@ -6,6 +6,7 @@ Frames are msgpack maps tagged with "type", checked against these schemas on arr
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import compress
 from typing import Annotated, Any, Literal
 
@@ -82,7 +83,8 @@ class Episode(msgspec.Struct, frozen=True):
     why. `labels` name attacks and oddities that the environment saw; `counts` how often its tools answered "ok",
     "format_error", "tool_error" or "timeout", and "truncated_<reason>" where a budget ended the episode.
     `prompt_tokens` and `sampled_tokens` are those of all its requests, retries included: what is read again counts
-    again, as it is billed.
+    again, as it is billed. Where several seats play, each has an episode of its own, with what that `seat` read, said
+    and earned.
     """
 
     status: Status
@@ -100,13 +102,14 @@ class Episode(msgspec.Struct, frozen=True):
     counts: dict[str, Count] = {}
     prompt_tokens: Count = 0
     sampled_tokens: Count = 0
+    seat: str = ""
 
     def versions(self) -> list[int]:
         return [v for s in self.sequences for v, drawn in zip(s.versions, s.sampled, strict=True) if drawn]
 
 
 class Group(msgspec.Struct, frozen=True, tag="group"):
-    """A ticket's episodes, whole."""
+    """A ticket's episodes, whole: `group_size` of each seat."""
 
     ticket: Ticket
     episodes: list[Episode]
@@ -119,10 +122,12 @@ class Group(msgspec.Struct, frozen=True, tag="group"):
 
     def check(self) -> None:
         """Raise `WireError` for a group that is not its ticket's."""
-        if len(self.episodes) != self.ticket.group_size:
-            raise WireError(
-                f"ticket {self.ticket.id} asked for {self.ticket.group_size} episodes, got {len(self.episodes)}"
-            )
+        counts = Counter(episode.seat for episode in self.episodes) or {"": 0}
+        for seat, count in counts.items():
+            if count != self.ticket.group_size:
+                whose = f" of seat {seat!r}" if seat else ""
+                asked = f"ticket {self.ticket.id} asked for {self.ticket.group_size} episodes"
+                raise WireError(f"{asked}, got {count}{whose}")
         for episode in self.episodes:
             if (episode.reward is None) != (episode.status is Status.ERRORED):
                 raise WireError(f"an episode is {episode.status} with reward {episode.reward}")

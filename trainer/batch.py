@@ -23,7 +23,7 @@ class Row:
     logprobs: list[float]  # behaviour policy, nats; 0 where not sampled
     versions: list[int]  # -1 where not sampled
     advantage: float
-    group: int  # position of its group in the batch
+    group: int  # position of its group's seat in the batch
     episode: int  # position of its episode in the batch
 
     @property
@@ -33,7 +33,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's rows. `zero_variance` counts the groups whose episodes all earned the same."""
+    """One step's rows. `groups` counts baselines: one a group, or one for each of its seats; `zero_variance` those of
+    them whose episodes all earned the same."""
 
     rows: list[Row]
     groups: int
@@ -41,15 +42,16 @@ class Batch:
 
 
 def pack(groups: Seq[wire.Group], algorithm: Algorithm) -> Batch:
-    """Rows with advantages, in the order of the groups' tickets.
+    """Rows with advantages, in the order of the groups' tickets. Seats are compared with the same seat only.
 
     Errored episodes have no reward: they are left out of the baseline and of the loss. A group with fewer scored
     episodes than the algorithm compares is left out whole.
     """
     used: list[tuple[int, list[wire.Episode], Tensor]] = []  # position, scored episodes, their returns
     zero_variance = 0
-    for position, group in enumerate(sorted(groups, key=lambda g: g.ticket.key)):
-        scored = _scored(group)
+    compared = [part for group in sorted(groups, key=lambda g: g.ticket.key) for part in _by_seat(group)]
+    for position, part in enumerate(compared):
+        scored = _scored(part)
         if len(scored) < algorithm.least_group:
             continue
         returns = algorithm.returns(_outcomes(scored))
@@ -63,21 +65,31 @@ def pack(groups: Seq[wire.Group], algorithm: Algorithm) -> Batch:
         for episode, advantage in zip(scored, advantages.tolist(), strict=True):
             rows += [row_of(s, advantage, position, episodes) for s in episode.sequences if any(s.sampled)]
             episodes += 1
-    return Batch(rows, len(groups), zero_variance)
+    return Batch(rows, len(compared), zero_variance)
+
+
+def _by_seat(group: wire.Group) -> list[list[wire.Episode]]:
+    parts: dict[str, list[wire.Episode]] = {}
+    for episode in group.episodes:
+        parts.setdefault(episode.seat, []).append(episode)
+    return list(parts.values())
 
 
 def is_informative(group: wire.Group, algorithm: Algorithm) -> bool:
-    """Whether the group's episodes came to different returns."""
-    scored = _scored(group)
-    return len(scored) >= algorithm.least_group and not has_zero_variance(algorithm.returns(_outcomes(scored)))
+    """Whether the group's episodes came to different returns; of several seats, those of one."""
+    parts = [_scored(part) for part in _by_seat(group)]
+    return any(
+        len(scored) >= algorithm.least_group and not has_zero_variance(algorithm.returns(_outcomes(scored)))
+        for scored in parts
+    )
 
 
 def has_zero_variance(returns: Tensor) -> bool:
     return bool((returns - returns[0]).abs().max() < 1e-9)
 
 
-def _scored(group: wire.Group) -> list[wire.Episode]:
-    return [e for e in group.episodes if e.status is not Status.ERRORED and e.reward is not None]
+def _scored(episodes: list[wire.Episode]) -> list[wire.Episode]:
+    return [e for e in episodes if e.status is not Status.ERRORED and e.reward is not None]
 
 
 def _outcomes(episodes: list[wire.Episode]) -> Outcomes:

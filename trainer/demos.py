@@ -45,34 +45,38 @@ def play(env: str, episodes: int, seed: int, report: Callable[[int], None] = lam
         gate = asyncio.Semaphore(AT_ONCE)
         done = 0
 
-        async def one(number: int) -> Demo:
+        async def one(number: int) -> list[Demo]:
             nonlocal done
             async with gate:
-                demo = await _play_one(mix.pick(number), 2**31 - 1 - number, [seed, number])
+                seen = await _play_one(mix.pick(number), 2**31 - 1 - number, [seed, number])
             done += 1
             report(done)
-            return demo
+            return seen
 
         try:
-            return list(await asyncio.gather(*(one(i) for i in range(episodes))))
+            return [demo for seen in await asyncio.gather(*(one(i) for i in range(episodes))) for demo in seen]
         finally:
             await sandbox.close_shared()
 
     return asyncio.run(run())
 
 
-async def _play_one(name: str, index: int, seed: list[int]) -> Demo:
+async def _play_one(name: str, index: int, seed: list[int]) -> list[Demo]:
+    """The conversation of every seat that said something."""
     env = envs.make(name)
     draw = np.random.default_rng(seed)
+    seen: dict[str, list[Message]] = {seat: [] for seat in env.seats}
+    spoke = set()
     try:
-        messages = list(await env.begin("train", index))
+        read = await env.begin("train", index)
         while env.status is Status.RUNNING:
             reply = await env.demonstrate(draw)
-            messages.append(reply)
-            messages += await env.act(reply)
+            seen[env.seat] += [*read, reply]
+            spoke.add(env.seat)
+            read = await env.act(reply)
     finally:
         await env.aclose()
-    return Demo(name, messages)
+    return [Demo(name, messages) for seat, messages in seen.items() if seat in spoke]
 
 
 def read(path: Path) -> list[Demo]:

@@ -8,6 +8,7 @@ import pytest
 
 import envs
 from envs import Message, Status, ToolCall, call
+from envs.check import check
 from envs.negotiation.env import DISCOUNT, Negotiation
 from envs.negotiation.opponents import OPPONENTS, POOLS, UNSEEN, USUAL, best_return
 from envs.negotiation.scenarios import read_casino, read_deal_or_no_deal
@@ -274,3 +275,64 @@ async def test_level_3_can_be_played_to_the_best() -> None:
     assert found["of_best"] == pytest.approx(1.0)
     assert found["worse_than_no_deal"] == 0.0
     assert 0.5 < found["agreement"] < 1.0
+
+
+async def test_both_seats_bargain_and_each_knows_its_own_side_only() -> None:
+    env = envs.make("negotiation?opponent=self&level=3")
+    assert isinstance(env, Negotiation)
+    (first,) = await env.begin("train", 0)
+    task = env.task.payload
+    assert (env.kind, env.max_turns) == ("self", 10)
+    counts, values, other = task["counts"], task["values"], task["other"]
+    worth = " ".join(map(str, values))
+    assert first.content == f"items {' '.join(map(str, counts))} worth {worth}, no deal worth {task['reserve']}"
+    everything, nothing = " ".join(map(str, counts)), " ".join("0" for _ in counts)
+
+    second, told = await env.act(call("propose", keep=counts))
+    worth = " ".join(map(str, other))
+    assert second.content == f"items {everything} worth {worth}, no deal worth {task['other_reserve']}"
+    assert told.content == f"offer 1: you get {nothing}"
+    assert [m.content for m in await env.act(call("say", text="accept offer 1"))] == ["said"]
+    assert [m.content for m in await env.act(call("propose", keep=counts))] == [
+        "offered",
+        "the other says: accept offer 1",
+        f"offer 2: you get {nothing}",
+    ]
+    (refused,) = await env.act(call("accept", offer_id=1))
+    assert refused.content == "format_error: offer 1 is yours"
+    assert [m.content for m in await env.act(call("reject", offer_id=2))] == ["offered", "no to offer 2"]
+    (closed,) = await env.act(call("accept", offer_id=1))
+    assert closed.content == "format_error: offer 1 is not open any more"
+    await env.act(call("propose", keep=[0 for _ in counts]))
+    assert await env.act(call("accept", offer_id=3)) == []
+    assert env.status is Status.TERMINATED
+    assert env.deal == tuple(counts)
+
+    scores = {}
+    for seat in env.seats:
+        env.seat = seat
+        scores[seat] = await env.score()
+    assert scores["first"].reward == pytest.approx(DISCOUNT ** ((env.num_turns - 1) // 2))
+    assert scores["second"].reward == 0.0
+    assert [scores[seat].components["invalid_moves"] for seat in env.seats] == [1.0, 1.0]
+    assert scores["second"].components["worse_than_no_deal"] == 1.0
+    assert env.labels == ("accepted_own_offer", "accepted_closed_offer")
+    await env.aclose()
+
+
+async def test_a_seat_that_gets_no_deal_has_what_no_deal_is_worth() -> None:
+    env = envs.make("negotiation?opponent=self&level=3")
+    await env.begin("train", 0)
+    await env.act(call("walk_away"))
+    for seat, own, reserve in (("first", "values", "reserve"), ("second", "other", "other_reserve")):
+        env.seat = seat
+        payload = env.task.payload
+        everything = sum(c * v for c, v in zip(payload["counts"], payload[own], strict=True))
+        assert (await env.score()).reward == pytest.approx(payload[reserve] / everything)
+    await env.aclose()
+
+
+async def test_self_play_passes_the_checks_of_an_author() -> None:
+    findings = await check("negotiation?opponent=self", episodes=8)
+    assert [finding for finding in findings if finding.verdict != "ok"] == []
+    assert "first, second" in next(finding.text for finding in findings if finding.check == "gymnasium")

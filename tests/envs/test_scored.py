@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,52 @@ async def test_a_function_that_fails_makes_the_episode_errored(files: str, reply
     await env.act(Message("assistant", reply))
     with pytest.raises(RewardError, match="score"):
         await env.score()
+
+
+async def test_rows_are_read_from_parquet_as_verl_writes_them(files: str, tmp_path: Path) -> None:
+    """Nested columns come back as objects and lists, with None where a row lacks what another has."""
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    rows[0]["extra_info"]["split"] = "train"
+    del rows[1]["extra_info"]
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    read = read_rows(str(tmp_path / "rows.parquet"))
+    assert read[0]["extra_info"] == {"index": 0, "split": "train"}
+    assert read[2]["extra_info"] == {"index": 2, "split": None}
+    assert [row["prompt"] for row in read] == [row["prompt"] for row in rows]
+    assert [row["reward_model"]["ground_truth"] for row in read] == [str(2 * i) for i in range(20)]
+
+    env = envs.make(files.replace("rows.jsonl", "rows.parquet"))
+    same = envs.make(files)
+    assert [m.content for m in await env.begin("heldout", 5)] == [m.content for m in await same.begin("heldout", 5)]
+    await env.act(Message("assistant", env.task.payload["ground_truth"]))
+    assert (await env.score()).reward == 1.0
+    assert "extra_info" not in rows[1]
+    assert all(env.make_task("train", i).payload["extra_info"] is not None for i in range(60))
+
+
+def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    pytest.importorskip("pyarrow")
+    with pytest.raises(ValueError, match="is not Parquet"):
+        read_rows(str(tmp_path / "rows.parquet"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match=r"slipstream-rl\[parquet\]"):
+        read_rows(str(tmp_path / "rows.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"prompt": "x", "reward_model": None}, "row 1 has a reward_model that is not"),
+        ({"prompt": [], "reward_model": {}}, "neither text nor a list"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "reward_model": {}}, "images are not played"),
+    ],
+)
+def test_rows_that_cannot_be_played_are_refused(tmp_path: Path, row: dict, fault: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=fault):
+        read_rows(str(tmp_path / "rows.jsonl"))
 
 
 def test_files_that_do_not_fit_are_named(files: str, tmp_path: Path) -> None:

@@ -214,6 +214,48 @@ async def test_results_are_valid_unicode_of_bounded_length() -> None:
     assert "characters left out" in text
 
 
+def area(width: float, height: float = 1.0) -> float:
+    """The area of a rectangle.
+
+    Args:
+        width: in metres.
+    """
+    return width * height
+
+
+class Handed(Lab):
+    """Its tools are functions: one for good, and one of each episode."""
+
+    def __init__(self) -> None:
+        self.add_tools(area)
+
+    async def start(self, task: dict[str, Any]) -> str:
+        async def secret(again: bool = False) -> str:
+            return f"{task['n']}{again}"
+
+        self.add_tools(secret)
+        return await super().start(task)
+
+
+async def test_functions_with_type_hints_are_tools() -> None:
+    env = Handed()
+    assert "secret" not in [spec.name for spec in env.tools]
+    for index in range(2):
+        await env.begin("train", index)
+        area_spec, secret_spec = env.tools[-2:]
+        assert (area_spec.description, secret_spec.name) == ("The area of a rectangle.", "secret")
+        assert area_spec.parameters["required"] == ["width"]
+        assert area_spec.parameters["properties"]["width"] == {"type": "number", "description": "in metres."}
+        assert await said(env, call("area", width=2.5)) == "2.5"
+        assert await said(env, call("area", width="wide")) == "format_error: Expected `float`, got `str` - at `$.width`"
+        assert await said(env, call("secret", again=True)) == f"{env.n}True"
+    assert "area" not in [spec.name for spec in Lab().tools]
+    with pytest.raises(TypeError, match="two tools called 'area'"):
+        env.add_tools(area)
+    with pytest.raises(TypeError, match="not a tool name"):
+        env.add_tools(lambda x: x)
+
+
 async def test_start_may_not_replace_what_is_kept() -> None:
     class Counting(Lab):
         async def start(self, task: dict[str, Any]) -> str:

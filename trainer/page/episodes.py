@@ -125,7 +125,7 @@ def line(number: int, member: int, group: Group, stale: bool) -> dict[str, Any]:
         "env": ticket.env,
         "index": ticket.index,
         "split": ticket.split,
-        "kind": episode.kind,
+        "kind": "/".join(filter(None, (episode.kind, episode.seat))),
         "status": str(episode.status),
         "reward": episode.reward,
         "labels": list(episode.labels),
