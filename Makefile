@@ -17,10 +17,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-test: install lint
+$(VENV)/.peers: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[peers]'
+	touch $@
+
+test: lint $(VENV)/.peers
 	$(BIN)/python -m pytest
 
-test-fast: install
+test-fast: $(VENV)/.peers
 	$(BIN)/python -m pytest -m 'not slow'
 
 lint: install

@@ -14,8 +14,6 @@ from envs import InfrastructureError, ToolEnv, call, reward
 from envs.mcp import mcp_tools
 from tests.servers import served
 
-pytest.importorskip("mcp")
-
 SERVER = Path(__file__).parent / "mcp_server.py"
 COMMAND = (sys.executable, str(SERVER))
 

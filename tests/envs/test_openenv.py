@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from envs.check import check_gymnasium, check_tasks
 from tests.servers import served
 
 SERVER = Path(__file__).parent / "openenv_server.py"
-needs_openenv = pytest.mark.skipif(find_spec("openenv") is None, reason="the openenv package is not installed")
 
 
 @pytest.fixture
@@ -30,7 +28,6 @@ async def said(env: ToolEnv, name: str, **arguments: object) -> str:
     return reply.content
 
 
-@needs_openenv
 async def test_an_episode_is_played_on_the_server(address: str) -> None:
     """Seeds are the tasks, the action's fields the tool's arguments, the rewards add up, and `done` terminates."""
     first, second = envs.make(f"openenv?url={address}"), envs.make(f"openenv?url={address}")
@@ -60,14 +57,12 @@ async def test_an_episode_is_played_on_the_server(address: str) -> None:
         await env.aclose()
 
 
-@needs_openenv
 async def test_the_checks_of_an_author_pass(address: str) -> None:
     findings = [*check_tasks(f"openenv?url={address}")]
     findings += await asyncio.to_thread(check_gymnasium, f"openenv?url={address}")
     assert [f for f in findings if f.verdict == "fail"] == []
 
 
-@needs_openenv
 async def test_a_connection_that_is_cut_is_a_fault_of_the_infrastructure(address: str) -> None:
     env = envs.make(f"openenv?url={address}")
     await env.begin("heldout", 0)
@@ -79,8 +74,6 @@ async def test_a_connection_that_is_cut_is_a_fault_of_the_infrastructure(address
     await env.aclose()
 
 
-@needs_openenv
-@pytest.mark.skipif(find_spec("fastmcp") is None, reason="servers with MCP tools need fastmcp")
 async def test_tools_that_a_server_lists_are_the_tools() -> None:
     async with served(SERVER, "tools") as (url, _):
         env = envs.make(f"openenv?url={url}")

@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import envs
@@ -74,8 +76,7 @@ async def test_rows_are_read_from_parquet_as_verl_writes_them(files: str, tmp_pa
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     rows[0]["extra_info"]["split"] = "train"
     del rows[1]["extra_info"]
-    pyarrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
     read = read_rows(str(tmp_path / "rows.parquet"))
     assert read[0]["extra_info"] == {"index": 0, "split": "train"}
     assert read[2]["extra_info"] == {"index": 2, "split": None}
@@ -93,7 +94,6 @@ async def test_rows_are_read_from_parquet_as_verl_writes_them(files: str, tmp_pa
 
 def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    pytest.importorskip("pyarrow")
     with pytest.raises(ValueError, match="is not Parquet"):
         read_rows(str(tmp_path / "rows.parquet"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -59,6 +59,10 @@ ENTRY = '[[environments]]\nenv = "code_exec"\ntasks = 2\n'
         (f"{ENTRY}arguments = {{ level = [99] }}", "s.toml: level must be one of"),
         (f"{ENTRY}arguments = {{ level = [] }}", "s.toml: an argument of 'code_exec' has no values to go through"),
         (ENTRY * 2, "s.toml: 'code_exec' is in the suite twice"),
+        (
+            f"{ENTRY}[[environments]]\nenv = 'negotiation?opponent=self'\ntasks = 1",
+            "s.toml: .*against itself: name an oppo",
+        ),
         ("", "s.toml: .*missing required field `environments`"),
         ("environments = []", r"s.toml: there are no \[\[environments\]\]"),
         ("environments = 3", "s.toml: Expected `array`, got `int`"),

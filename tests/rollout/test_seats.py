@@ -17,9 +17,8 @@ from rollout.episode import Budget, Stage, play_group
 from rollout.wire import Episode, Group, WireError
 from tests.fakes import STOP, FakeChat, FakeEngine, make_ticket
 from trainer import demos
-from trainer.algorithms import GRPO
 from trainer.batch import pack
-from trainer.config import AlgorithmConfig
+from trainer.algorithms.grpo import GRPO
 
 ROLLS = 4
 
@@ -105,7 +104,7 @@ async def test_a_seat_is_compared_with_the_same_seat_only() -> None:
     group = await played(group_size=2)
     rewards = [1.0, 10.0, 0.0, 40.0]  # north, south, north, south
     given = [msgspec.structs.replace(e, reward=r) for e, r in zip(group.episodes, rewards, strict=True)]
-    batch = pack([Group(group.ticket, given, "w0")], GRPO(AlgorithmConfig(advantage="mean")))
+    batch = pack([Group(group.ticket, given, "w0")], GRPO(advantage="mean"))
     assert len(batch.rows) == 4  # both seats of both episodes are trained
     for each, advantage in zip(given, [0.5, -15.0, -0.5, 15.0], strict=True):
         tokens = each.sequences[0].tokens
@@ -113,7 +112,7 @@ async def test_a_seat_is_compared_with_the_same_seat_only() -> None:
     assert (batch.groups, len({row.group for row in batch.rows}), len({row.episode for row in batch.rows})) == (2, 2, 4)
 
     flat = [msgspec.structs.replace(e, reward=float(e.seat == "north")) for e in group.episodes]
-    assert pack([Group(group.ticket, flat, "w0")], GRPO(AlgorithmConfig(advantage="mean"))).zero_variance == 2
+    assert pack([Group(group.ticket, flat, "w0")], GRPO(advantage="mean")).zero_variance == 2
 
 
 async def test_a_group_is_whole_only_with_every_seat_and_as_old_as_its_oldest_token() -> None:
