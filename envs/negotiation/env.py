@@ -14,7 +14,7 @@ import numpy as np
 from envs.actions import call
 from envs.levels import Level, pick_level
 from envs.negotiation import tasks
-from envs.negotiation.opponents import OPPONENTS, POOLS, Best, Opponent, best_return
+from envs.negotiation.opponents import OPPONENTS, POOLS, Best, Opponent, View, best_return
 from envs.negotiation.scenarios import load as load_scenarios
 from envs.registry import register
 from envs.scoring import reward
@@ -138,7 +138,7 @@ class Negotiation(ToolEnv):
         if self.opponent is None:
             self.open_offer = len(self.offers)
             return self._pass(f"offer {self.open_offer}: you get {_spaced(offered)}", "offered")
-        if self.opponent.accepts(offered, *self._others_view()):
+        if self.opponent.accepts(offered, self._others_view()):
             self.deal = tuple(keep)
             return self.finish("deal")
         self.past.append(share(offered, self.counts_of, self.others_values))
@@ -205,8 +205,8 @@ class Negotiation(ToolEnv):
             self.tell(self._other_seat(), text)
         return self.finish(text)
 
-    def _others_view(self) -> tuple[Deal, Deal, int, list[float], int, float]:
-        return self.counts_of, self.others_values, self.num_moves, self.past, self.seed, self.others_reserve
+    def _others_view(self) -> View:
+        return View(self.counts_of, self.others_values, self.num_moves, self.past, self.seed, self.others_reserve)
 
     def _counter(self) -> str:
         """The opponent's next offer, which closes all earlier ones. It leaves when its patience is over."""
@@ -214,7 +214,7 @@ class Negotiation(ToolEnv):
             self.open_offer = None
             return self.finish("no, the opponent leaves")
         assert self.opponent is not None, "the other seat makes its own offers"
-        wanted = self.opponent.ask(*self._others_view())
+        wanted = self.opponent.ask(self._others_view())
         self.offers.append(Offer(1, rest(wanted, self.counts_of)))
         self.open_offer = len(self.offers)
         return f"no, offer {self.open_offer}: you get {_spaced(self.offers[-1].keep)}"

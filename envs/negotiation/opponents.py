@@ -19,47 +19,43 @@ Threshold = Callable[[int, Sequence[float], int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Opponent:
-    """A family of opponents. Its own offers ask for `asks_above` more than the share that it would accept.
+class View:
+    """What an opponent goes by: the items, what they are worth to it, the turn (from 1), the shares that it was offered
+    before, the task's seed, and the share that no deal is worth to it."""
 
-    `reserve` is the share that no deal is worth to it in one scenario: it never takes less.
-    """
+    counts: Deal
+    values: Deal
+    turn: int
+    past: Sequence[float] = ()
+    seed: int = 0
+    reserve: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opponent:
+    """A family of opponents. Its own offers ask for `asks_above` more than the share that it would accept."""
 
     name: str
     threshold: Threshold
     asks_above: float = 0.15
 
-    def accepts(
-        self,
-        offered: Sequence[int],
-        counts: Deal,
-        values: Deal,
-        turn: int,
-        past: Sequence[float] = (),
-        seed: int = 0,
-        reserve: float = 0.0,
-    ) -> bool:
-        """Whether it takes `offered`, the items that it would get; `past` holds the shares of earlier offers."""
-        now = share(offered, counts, values)
-        return now >= max(reserve, self.threshold(turn, [*past, now], seed)) - _EPSILON
+    def accepts(self, offered: Sequence[int], view: View) -> bool:
+        """Whether it takes `offered`, the items that it would get."""
+        now = share(offered, view.counts, view.values)
+        return now >= self._least(view, [*view.past, now]) - _EPSILON
 
-    def ask(
-        self,
-        counts: Deal,
-        values: Deal,
-        turn: int,
-        past: Sequence[float] = (),
-        seed: int = 0,
-        reserve: float = 0.0,
-    ) -> Deal:
+    def ask(self, view: View) -> Deal:
         """What it wants to keep: its most valuable items, until they are worth its threshold and a margin."""
-        wanted = min(1.0, max(reserve, self.threshold(turn, past, seed)) + self.asks_above)
-        target = wanted * utility(counts, values)
+        counts, values = view.counts, view.values
+        target = min(1.0, self._least(view, view.past) + self.asks_above) * utility(counts, values)
         keep = [0] * len(counts)
         for item in sorted(range(len(counts)), key=lambda item: -values[item]):
             while keep[item] < counts[item] and utility(keep, values) < target - _EPSILON:
                 keep[item] += 1
         return tuple(keep)
+
+    def _least(self, view: View, offered: Sequence[float]) -> float:
+        return max(view.reserve, self.threshold(view.turn, offered, view.seed))
 
 
 def linear(opening: float, pace: float, floor: float) -> Threshold:
@@ -145,13 +141,12 @@ def best_return(
     """
     best = Best(reserves[0], 1, None)
     for turn in range(1, turns + 1):
-        found = best_accepted(counts, values, partial(_accepts_rest, opponent, counts, other, turn, seed, reserves[1]))
+        view = View(counts, other, turn, [0.0] * (turn - 1), seed, reserves[1])
+        found = best_accepted(counts, values, partial(_accepts_rest, opponent, view))
         if found and found[0] * discount ** (turn - 1) > best.value:
             best = Best(found[0] * discount ** (turn - 1), turn, found[1])
     return best
 
 
-def _accepts_rest(
-    opponent: Opponent, counts: Deal, other: Deal, turn: int, seed: int, reserve: float, keep: Deal
-) -> bool:
-    return opponent.accepts(rest(keep, counts), counts, other, turn, [0.0] * (turn - 1), seed, reserve)
+def _accepts_rest(opponent: Opponent, view: View, keep: Deal) -> bool:
+    return opponent.accepts(rest(keep, view.counts), view)

@@ -10,7 +10,7 @@ import envs
 from envs import Message, Status, ToolCall, call
 from envs.check import check
 from envs.negotiation.env import DISCOUNT, Negotiation
-from envs.negotiation.opponents import OPPONENTS, POOLS, UNSEEN, USUAL, best_return
+from envs.negotiation.opponents import OPPONENTS, POOLS, UNSEEN, USUAL, View, best_return
 from envs.negotiation.scenarios import read_casino, read_deal_or_no_deal
 from rewards.negotiation import deals, share
 
@@ -151,11 +151,12 @@ async def test_the_opponent_loses_patience_within_one_reply_too() -> None:
 def test_opponents_accept_their_own_offers_and_nothing_below_their_threshold(name: str) -> None:
     opponent, counts, values, past = OPPONENTS[name], (2, 3), (1, 4), [0.0, 0.1]
     for turn in range(1, 6):
-        assert opponent.accepts(opponent.ask(counts, values, turn, past, 5), counts, values, turn, past, 5)
+        view = View(counts, values, turn, past, 5)
+        assert opponent.accepts(opponent.ask(view), view)
         for keep in deals(counts):
             now = share(keep, counts, values)
             wanted = opponent.threshold(turn, [*past, now], 5)
-            assert opponent.accepts(keep, counts, values, turn, past, 5) == (now >= wanted - 1e-9)
+            assert opponent.accepts(keep, view) == (now >= wanted - 1e-9)
             assert 0.1 < wanted < 0.95
 
 
@@ -175,7 +176,7 @@ def test_families_differ_as_their_names_say() -> None:
     assert at("tit_for_tat", 3, [0.3, 0.3]) == pytest.approx(0.7)
     assert at("noisy", 1, [0.0], seed=1) == at("noisy", 1, [0.0], seed=1) != at("noisy", 1, [0.0], seed=2)
     counts, values = (4, 4), (1, 2)
-    asked = {name: share(OPPONENTS[name].ask(counts, values, 1), counts, values) for name in ("firm", "liar")}
+    asked = {name: share(OPPONENTS[name].ask(View(counts, values, 1)), counts, values) for name in ("firm", "liar")}
     assert asked["liar"] > asked["firm"] + 0.2
     assert set(USUAL).isdisjoint(UNSEEN)
     assert set(USUAL) | set(UNSEEN) == set(OPPONENTS)

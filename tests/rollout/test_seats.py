@@ -17,8 +17,8 @@ from rollout.episode import Budget, Stage, play_group
 from rollout.wire import Episode, Group, WireError
 from tests.fakes import STOP, FakeChat, FakeEngine, make_ticket
 from trainer import demos
-from trainer.batch import pack
 from trainer.algorithms.grpo import GRPO
+from trainer.batch import pack
 
 ROLLS = 4
 
