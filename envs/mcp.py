@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
 MAX_PAGES = 100  # of a server's list of tools
+_CLOSED = -32000  # what the library calls a connection that is gone
 _BAD_CALL = (-32601, -32602)  # JSON-RPC's "method not found" and "invalid params": what the model asked for
 
 
@@ -84,7 +85,10 @@ class _Connection:
         cursor = None
         for _ in range(MAX_PAGES):
             params = self._mcp.types.PaginatedRequestParams(cursor=cursor)
-            page = await self._ask(self._session.result().list_tools(params=params), CONNECT_TIMEOUT_S)
+            try:
+                page = await self._ask(self._session.result().list_tools(params=params), CONNECT_TIMEOUT_S)
+            except _Answered as error:
+                raise self._gone(f"does not list its tools ({error})") from error
             found += [self._tool(each, timeout_s) for each in page["tools"]]
             cursor = page.get("nextCursor")
             if not cursor:
@@ -95,7 +99,10 @@ class _Connection:
         name = described["name"]
 
         async def run(**arguments: Any) -> str:
-            result = await self._ask(self._session.result().call_tool(name, arguments), timeout_s)
+            try:
+                result = await self._ask(self._session.result().call_tool(name, arguments), timeout_s)
+            except _Answered as error:
+                raise ToolFailure(str(error)) from error
             text = _text(result)
             if result.get("isError"):
                 raise ToolFailure(text)
@@ -104,7 +111,8 @@ class _Connection:
         return foreign_tool(name, described.get("description") or "", described["inputSchema"], run, timeout_s)
 
     async def _ask(self, request: Any, timeout_s: float) -> dict[str, Any]:
-        """The answer to `request` as JSON data. Raises `FormatError`, `InfrastructureError`, `TimeoutError`."""
+        """The answer to `request` as JSON data. Raises `FormatError`, `_Answered`, `InfrastructureError`,
+        `TimeoutError`."""
         asking = asyncio.ensure_future(request)
         try:
             await asyncio.wait({asking, self._task}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +127,9 @@ class _Connection:
             fault = getattr(error, "error", None)  # what the server answered
             if getattr(fault, "code", 0) in _BAD_CALL:
                 raise FormatError(str(error)) from error
+            alive = not self._task.done() and getattr(fault, "code", 0) != _CLOSED
+            if alive and (fault is not None or isinstance(error, RuntimeError)):
+                raise _Answered(str(error)) from error
             raise self._gone(f"failed ({type(error).__name__}: {error})") from error
         finally:
             asking.cancel()
@@ -137,6 +148,10 @@ class _Connection:
         await asyncio.wait({self._task}, timeout=CLOSE_TIMEOUT_S if self._session.done() else 0)
         self._task.cancel()
         await asyncio.wait({asyncio.gather(self._task, return_exceptions=True)}, timeout=CLOSE_TIMEOUT_S)
+
+
+class _Answered(RuntimeError):
+    """The server lives, and answered with an error, or with a result that is not what it promised."""
 
 
 class ToolFailure(RuntimeError):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 
+_COMMAS = re.compile(r",(?![^{]*\})")  # not those of a JSON object in an argument
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -33,7 +35,7 @@ def mix(text: str) -> Mix:
     Raises `ValueError` for a repeated environment or a weight that is not above 0.
     """
     weights: dict[str, float] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
+    for item in filter(None, (part.strip() for part in _COMMAS.split(text))):
         name, weight = _split_weight(item)
         if name in weights:
             raise ValueError(f"environment {name!r} is in the mix twice")
@@ -48,6 +50,8 @@ def mix(text: str) -> Mix:
 
 def _split_weight(item: str) -> tuple[str, float]:
     """The environment text and its weight: the "=" that is not an argument's own."""
+    if item.endswith("}"):  # an argument in JSON, and no weight
+        return item, 1.0
     name, question, arguments = item.partition("?")
     last = arguments.rpartition("&")[2] if question else name
     if last.count("=") <= int(bool(question)):

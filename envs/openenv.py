@@ -76,7 +76,10 @@ class OpenEnv(ToolEnv):
         return foreign_tool(name, described["description"], described["input_schema"], run, 2 * ANSWER_TIMEOUT_S)
 
     async def _play(self, action: dict[str, Any]) -> str:
-        answer = await self._session.ask("step", action)
+        try:
+            answer = await self._session.ask("step", action)
+        except SessionEnded as error:
+            return self.finish(str(error))  # with what was earned until then
         self._note(answer)
         text = _text(answer["observation"])
         return self.finish(text) if self.done else text
@@ -99,19 +102,30 @@ class _Session:
 
     def __init__(self, url: str, socket: aiohttp.ClientWebSocketResponse, action_schema: dict[str, Any]) -> None:
         self._url, self._socket = url, socket
+        self._answers: asyncio.Queue[str | None] = asyncio.Queue()
         self.action_schema = action_schema
+        # Somebody must always read: pings are answered then, also while the model thinks.
+        self.reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            self._answers.put_nowait(message.data if message.type is aiohttp.WSMsgType.TEXT else None)
+        self._answers.put_nowait(None)
 
     async def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         """The server's observation. Raises `FormatError` for an action that it refuses, `ActionFailure` for one whose
         execution raised there, and `InfrastructureError` for everything else."""
         try:
             await self._socket.send_json({"type": kind, "data": data})
-            answer = await self._socket.receive_json(timeout=ANSWER_TIMEOUT_S)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                text = await self._answers.get()
+            if text is None:
+                raise aiohttp.ClientError("closed")
+            answer = json.loads(text)
             code, told = answer["type"], answer["data"]
         except TimeoutError as error:
             raise InfrastructureError(f"OpenEnv server {self._url}: silent for {ANSWER_TIMEOUT_S:g} s") from error
         except (aiohttp.ClientError, OSError, TypeError, ValueError, KeyError) as error:
-            # a TypeError is how aiohttp reports that the connection was closed instead of an answer
             raise InfrastructureError(f"OpenEnv server {self._url}: the connection broke ({error})") from error
         if code == "observation" and "observation" in told:
             return told
@@ -120,8 +134,14 @@ class _Session:
             raise FormatError(_complaints(told.get("errors")) or message)
         if kind == "step" and code == "EXECUTION_ERROR":
             raise ActionFailure(message)
+        if kind == "step" and code == "SESSION_ERROR" and "serialize" in message:
+            raise SessionEnded("the action was refused")  # by a validator, whose error the server cannot write
         hint = ": start it with a larger max_concurrent_envs" if code == "CAPACITY_REACHED" else ""
         raise InfrastructureError(f"OpenEnv server {self._url}: {code} {message}{hint}")
+
+
+class SessionEnded(RuntimeError):
+    """The server ended the session over what the model did."""
 
 
 class ActionFailure(RuntimeError):
@@ -139,16 +159,18 @@ async def _connect(url: str) -> AsyncIterator[_Session]:
             socket = await client.ws_connect(f"{url}/ws", max_msg_size=MAX_MESSAGE_BYTES)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError) as error:
             raise InfrastructureError(f"OpenEnv server {url}: {type(error).__name__}: {error}") from error
+        session = _Session(url, socket, action_schema)
         try:
-            yield _Session(url, socket, action_schema)
+            yield session
         finally:
             try:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     await socket.send_json({"type": "close"})
-                    await socket.receive()  # the server ends the session, and then the connection
+                    await session.reading  # the server ends the session, and then the connection
                     await socket.close()
             except (aiohttp.ClientError, OSError, TimeoutError):  # it is gone already
                 pass
+            session.reading.cancel()
 
 
 def _complaints(errors: Any) -> str:

@@ -39,7 +39,14 @@ def _sample(schema: dict[str, Any], words: list[str], rng: np.random.Generator) 
         "enum": lambda: schema["enum"][int(rng.integers(len(schema["enum"])))],
         "string": lambda: " ".join(words[start : start + length]),
     }
-    return values["enum" if "enum" in schema else schema.get("type", "string")]()
+    return values["enum" if "enum" in schema else _type(schema)]()
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """JSON schema's name of the (first) type that is asked for; text where it is another or none."""
+    kind = schema.get("type", "string")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    return kind if kind in ("integer", "number", "boolean", "array", "object", "null") else "string"
 
 
 def attacks(env: ToolEnv) -> dict[str, Policy]:
@@ -76,4 +83,4 @@ def attacks(env: ToolEnv) -> dict[str, Policy]:
 
 
 def _empty(schema: dict[str, Any]) -> Any:
-    return {"integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}.get(schema.get("type", ""), "")
+    return {"integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}.get(_type(schema), "")

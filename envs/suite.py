@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_reply_tokens: AtLeastOne = 256
     context: Annotated[int, Meta(ge=2)] = 2048
-    episode_timeout_s: Annotated[float, Meta(gt=0)] = 300.0
+    reply_timeout_s: Annotated[float, Meta(gt=0)] = 300.0
 
 
 class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +110,9 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         labels = [part.label for part in found]
         if twice := next((name for name in labels if labels.count(name) > 1), None):
             raise ValueError(f"{twice!r} is in the suite twice: write one entry for both")
+        ids = [part.env_id for part in found]
+        if same := next((name for name in labels if ids.count(name) > 1), None):
+            raise ValueError(f"{same!r} names one part of the suite and all of them: leave its version out")
         return found
 
     def content_hash(self) -> str:
@@ -159,7 +162,7 @@ def parse(text: str, where: str) -> Suite:
         raise ValueError(f"{where}: there are no [[environments]]")
     if wrong := next((e for e in suite.environments for values in e.arguments.values() if not values), None):
         raise ValueError(f"{where}: an argument of {wrong.env!r} has no values to go through")
-    if not all(map(math.isfinite, (suite.limits.episode_timeout_s, suite.sampling.temperature))):
+    if not all(map(math.isfinite, (suite.limits.reply_timeout_s, suite.sampling.temperature))):
         raise ValueError(f"{where}: a limit or the temperature is not a finite number")
     try:
         suite.parts()

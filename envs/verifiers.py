@@ -12,8 +12,11 @@ import asyncio
 import functools
 import inspect
 import json
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
@@ -21,6 +24,7 @@ from typing import Any
 from envs.registry import register
 from envs.scoring import UNBOUNDED_METRIC, reward
 from envs.splits import content_hash, split_of, task_rng
+from envs.threads import in_thread
 from envs.tool_env import InfrastructureError, ToolEnv
 from envs.tools import foreign_tool
 from envs.types import Message, Split, Task, ToolCall
@@ -123,7 +127,8 @@ def _load(env: str, args: str) -> tuple[Any, dict[Split, list[dict[str, Any]]]]:
         raise ValueError(f"{_NEEDED}; {verifiers.__version__} plays through harnesses with clients of their own")
     try:
         arguments = json.loads(args)
-        inner = verifiers.load_environment(env, **arguments)
+        with _own_signals():
+            inner = verifiers.load_environment(env, **arguments)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"verifiers environment {env!r} with args={args}: {error}") from error
     refusals = (
@@ -136,7 +141,23 @@ def _load(env: str, args: str) -> tuple[Any, dict[Split, list[dict[str, Any]]]]:
             raise ValueError(f"verifiers environment {env!r} cannot be played: it {why}")
     for rubric in _rubrics(inner.rubric):
         rubric.funcs = [_guarded(function) for function in rubric.funcs]
+    if tools := getattr(inner, "tool_map", None):
+        inner.tool_map = {name: _threaded(function) for name, function in tools.items()}
     return inner, _split(env, inner)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """The library takes over SIGINT and SIGTERM, by which runs are ended in order: give them back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _rubrics(rubric: Any) -> Iterable[Any]:
@@ -146,17 +167,30 @@ def _rubrics(rubric: Any) -> Iterable[Any]:
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, noting what it raises: the rubric would make it a 0."""
+    """`function`, noting what it raises, or that it gives no number: the rubric would make it a 0."""
+    threaded = _threaded(function)
 
     @functools.wraps(function)
     async def call(*arguments: Any, **named: Any) -> Any:
         try:
-            value = function(*arguments, **named)
-            return await value if inspect.isawaitable(value) else value
+            return float(await threaded(*arguments, **named))
         except Exception as error:  # the boundary to the author's code, which fails the episode
             name = getattr(function, "__name__", "a function")
             _faults.get([]).append(f"{name}: {type(error).__name__}: {error}")
             raise
+
+    return call
+
+
+def _threaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which the library would run on the event loop, in a thread if it blocks."""
+
+    @functools.wraps(function)
+    async def call(*arguments: Any, **named: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments, **named)
+        value = await in_thread(functools.partial(function, *arguments), **named)
+        return await value if inspect.isawaitable(value) else value
 
     return call
 
@@ -220,7 +254,7 @@ class _Loop:
             self.state = self._task.result()
         except Exception as error:  # the boundary to the environment's author
             raise InfrastructureError(f"{self._name}: {type(error).__name__}: {error}") from error
-        if fault := self.state.get("error"):
+        if (fault := self.state.get("error")) and not _is_the_models(fault):
             raise InfrastructureError(f"{self._name}: {type(fault).__name__}: {fault.__cause__ or fault}")
         return None
 
@@ -289,6 +323,13 @@ class _Loop:
         await self.finished()
         if self.state is not None:
             await self._inner.rubric.cleanup(self.state)
+
+
+def _is_the_models(fault: BaseException) -> bool:
+    """Whether an error is of a call that the model made, by which the episode ends and is scored."""
+    from verifiers import InfraError, ToolError
+
+    return isinstance(fault, ToolError) and not isinstance(fault.__cause__, InfraError)
 
 
 def _plain(message: Any) -> dict[str, Any]:

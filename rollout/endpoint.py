@@ -21,14 +21,14 @@ import msgspec
 
 from envs.types import Message, ToolCall, ToolSpec
 from rollout import tool_calls
-from rollout.engine import EngineError, Finish, Sampling, WeightsError
+from rollout.engine import EngineError, Finish, NoRoom, Sampling, WeightsError
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 60.0
 MAX_ANSWER_BYTES = 16 << 20
 AGAIN = (408, 409, 425, 429)  # and every 5xx
 NO_MONEY = "insufficient_quota"  # comes as a 429, and stays
-TOO_LONG = ("context_length_exceeded", "maximum context length", "context window", "exceeds the context", "too long")
+TOO_LONG = ("context_length_exceeded", "maximum context length", "context window", "exceeds the context")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,9 @@ class Endpoint:
         return (self.retries + 1) * (self.timeout_s + LONGEST_PAUSE_S)
 
     async def start(self) -> None:
+        """Raises `ValueError` for a key that cannot be sent."""
+        if not self.key.isprintable():
+            raise ValueError(f"the key for {self.base_url} holds a character that cannot be sent, such as a line break")
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         self._session = aiohttp.ClientSession(
             headers=headers,
@@ -116,16 +119,18 @@ class Endpoint:
         )
 
     async def generate(self, prompt: dict[str, Any], sampling: Sampling, *, session: str) -> Answer:
-        """One reply. Raises `EngineError`; `ValueError` for a conversation that is too long for the model."""
+        """One reply. Raises `EngineError`, and `NoRoom` for a conversation that is too long for the model."""
         pause_s = FIRST_PAUSE_S
         cause = ""
-        for attempt in range(self.retries + 1):
+        attempt = 0
+        while attempt <= self.retries:
             self.check()
-            if attempt:
+            limit_name = self._limit_name
+            if cause:
                 self.counters[f"retry/{cause}"] += 1
             self.counters["requests"] += 1
             try:
-                status, wait_s, body = await self._post(prompt, sampling)
+                status, wait_s, body = await self._post(prompt, sampling, limit_name)
             except TimeoutError:
                 cause, wait_s, told = "timeout", 0.0, f"no answer within {self.timeout_s:g} s"
             except aiohttp.InvalidURL as error:
@@ -142,12 +147,13 @@ class Endpoint:
                     cause, told = "malformed", f"an answer that is no chat completion: {told}"
                 elif (status in AGAIN or status >= 500) and NO_MONEY not in told:
                     cause = str(status)
-                elif status == 400 and self._limit_name == "max_tokens" and "max_completion_tokens" in told:
-                    self._limit_name, cause = "max_completion_tokens", "max_completion_tokens"
+                elif status == 400 and limit_name == "max_tokens" and "'max_completion_tokens' instead" in told:
+                    self._limit_name = cause = "max_completion_tokens"  # the same request under its new name
                     continue
                 else:
-                    self._refused(status, told)
-            if attempt < self.retries:
+                    self._refused(status, told, first=len(prompt["messages"]) <= 2)
+            attempt += 1
+            if attempt <= self.retries:
                 # Half of it at random, so that episodes that failed together do not come back together.
                 await asyncio.sleep(max(wait_s, pause_s * random.uniform(0.5, 1.0)))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -170,13 +176,13 @@ class Endpoint:
         if self._session is not None:
             await self._session.close()
 
-    async def _post(self, prompt: dict[str, Any], sampling: Sampling) -> tuple[int, float, bytes]:
+    async def _post(self, prompt: dict[str, Any], sampling: Sampling, limit_name: str) -> tuple[int, float, bytes]:
         """(status, seconds to wait that the server asks for, body)."""
         assert self._session is not None, "start() comes first"
         body = prompt | {
             "model": self.name,
             "temperature": sampling.temperature,
-            self._limit_name: sampling.max_tokens,
+            limit_name: sampling.max_tokens,
             "seed": sampling.seed % 2**31,
         }
         if sampling.top_p < 1:
@@ -191,14 +197,19 @@ class Endpoint:
                     raise aiohttp.ClientPayloadError(f"an answer of over {MAX_ANSWER_BYTES} bytes")
             return answer.status, _seconds(answer.headers.get("Retry-After", "")), bytes(data)
 
-    def _refused(self, status: int, told: str) -> None:
-        """Raise for an answer that will not change: for this conversation only, or for all of them."""
+    def _refused(self, status: int, told: str, *, first: bool) -> None:
+        """Raise for an answer that will not change: for this conversation only, or for all of them.
+
+        Where already the `first` turn has no room for the reply that is asked for, the limits are wrong for this model.
+        """
         if status in (400, 413, 422):
-            if any(words in told.lower() for words in TOO_LONG):
-                raise ValueError(told)
-            if self._answered:  # others were answered, so it is this conversation
+            too_long = any(words in told.lower() for words in TOO_LONG)
+            if too_long and not (first and "max_" in told):
+                raise NoRoom(told)
+            if not too_long and self._answered:  # others were answered, so it is this conversation
                 raise EngineError(f"{self.base_url} refused a request: {status} {told}")
-        hints = {401: "check the key", 403: "check the key", 404: "check --base-url and the model's name"}
+        hints = {400: "lower --max-reply-tokens"} if "max_" in told else {}
+        hints |= {401: "check the key", 403: "check the key", 404: "check --base-url and the model's name"}
         hint = f" ({hints[status]})" if status in hints else ""
         self._broken = f"{self.base_url} refuses model {self.name!r}: {status} {told}{hint}"
         raise EngineError(self._broken)

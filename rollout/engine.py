@@ -62,6 +62,10 @@ class WeightsError(ValueError):
     """A weights file that is torn, of another version, or not this model's."""
 
 
+class NoRoom(ValueError):
+    """The prompt leaves no room for a reply in the model's context."""
+
+
 class EngineError(RuntimeError):
     """The engine failed; the episode is errored and retried, never scored."""
 
@@ -77,7 +81,7 @@ class Engine(Protocol):
         """Sample a reply to `token_ids` (the whole sequence so far).
 
         Calls of one `session` (an episode) extend each other, so an engine may keep that session's KV cache. Cancelling
-        the call frees its place. Raises `EngineError`; `ValueError` for a prompt that leaves no room for a reply.
+        the call frees its place. Raises `EngineError`, and `NoRoom`.
         """
         ...
 

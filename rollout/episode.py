@@ -21,7 +21,7 @@ import msgspec
 
 import envs
 from envs import InfrastructureError, RewardError, Score, Status, ToolEnv, ToolSpec
-from rollout.engine import Completion, Engine
+from rollout.engine import Completion, Engine, NoRoom
 from rollout.timeline import Timeline
 from rollout.wire import Episode, Ticket, portable
 
@@ -94,7 +94,7 @@ async def _score(players: list[_Player], stage: Stage) -> None:
         for player in sound:
             player.scores = {}
         try:
-            async with _within(stage.budget.env_s, "scoring a group"):
+            async with within(stage.budget.env_s, "scoring a group"):
                 for seat in players[0].env.seats:
                     scores = await envs.score_group([player.env for player in sound], seat)
                     for player, score in zip(sound, scores, strict=True):
@@ -185,7 +185,7 @@ class _Player:
     async def close(self) -> None:
         """Release what the environment holds. A fault of that is counted, and changes nothing about the episode."""
         try:
-            async with _within(_CLOSE_S, "closing an environment"):
+            async with within(_CLOSE_S, "closing an environment"):
                 await self.env.aclose()
         except Exception as error:  # the boundary to the author's code
             self._stage.counters[f"fault/{type(error).__name__}"] += 1
@@ -217,7 +217,7 @@ class _Player:
     async def _begin(self) -> None:
         self._chats, self._turns = {}, Counter()
         with self._stage.timeline.busy("tool"):
-            async with _within(self._stage.budget.env_s, "beginning an episode"):
+            async with within(self._stage.budget.env_s, "beginning an episode"):
                 messages = await self.env.begin(self._ticket.split, self._ticket.index)
         self._chats = {seat: self._stage.new_chat(self.env.tools) for seat in self.env.seats}
         self._chats[self.env.seat].add(*messages)
@@ -238,7 +238,7 @@ class _Player:
                 prompt, stop_ids = chat.prompt(), ticket.sampling.stop_ids or chat.template.stop_ids
                 try:
                     completion = await self._generate(prompt, stop_ids, seat, sessions[seat])
-                except ValueError:  # the engine's word for a prompt that leaves no room for a reply
+                except NoRoom:
                     env.truncate("context")
                     return
                 message = chat.reply(completion)
@@ -248,7 +248,7 @@ class _Player:
                     env.truncate("tokens" if whole else "context")
                     return
                 with stage.timeline.busy("tool"):
-                    async with _within(stage.budget.env_s, "a turn of the environment"):
+                    async with within(stage.budget.env_s, "a turn of the environment"):
                         read = await env.act(message)
                         self._chats[env.seat].add(*read)
         finally:
@@ -256,13 +256,13 @@ class _Player:
                 stage.engine.end_session(session)
 
     async def _generate(self, prompt: Any, stop_ids: tuple[int, ...], seat: str, session: str) -> Any:
-        """One reply, checked. Raises `EngineError`, `InfrastructureError`; `ValueError` where there is no room."""
+        """One reply, checked. Raises `EngineError`, `InfrastructureError`, `NoRoom`."""
         stage = self._stage
         completion: Completion | Answer
         seed = turn_seed(self._ticket, self._index, self._turns.total())
         sampling = msgspec.structs.replace(self._ticket.sampling, seed=seed, stop_ids=stop_ids)
         with stage.timeline.busy("generate"):
-            async with _within(stage.budget.generate_s, "a reply of the engine"):
+            async with within(stage.budget.generate_s, "a reply of the engine"):
                 completion = await stage.engine.generate(prompt, sampling, session=session)
         completion.check()
         stage.counters["replies"] += 1
@@ -280,7 +280,8 @@ async def _together(steps: Iterable[Coroutine[None, None, None]]) -> None:
 
 
 @asynccontextmanager
-async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+async def within(seconds: float, what: str) -> AsyncIterator[None]:
+    """Raises `InfrastructureError`, naming `what`, after `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             yield

@@ -23,7 +23,7 @@ class Row:
     logprobs: list[float]  # behaviour policy, nats; 0 where not sampled
     versions: list[int]  # -1 where not sampled
     advantage: float
-    group: int  # position of its group's seat in the batch
+    group: int  # position of its group in the batch
     episode: int  # position of its episode in the batch
 
     @property
@@ -47,10 +47,11 @@ def pack(groups: Seq[wire.Group], algorithm: Algorithm) -> Batch:
     Errored episodes have no reward: they are left out of the baseline and of the loss. A group with fewer scored
     episodes than the algorithm compares is left out whole.
     """
-    used: list[tuple[int, list[wire.Episode], Tensor]] = []  # position, scored episodes, their returns
-    zero_variance = 0
-    compared = [part for group in sorted(groups, key=lambda g: g.ticket.key) for part in _by_seat(group)]
-    for position, part in enumerate(compared):
+    used: dict[str, list[tuple[int, list[wire.Episode], Tensor]]] = {}  # by seat: position, episodes, their returns
+    zero_variance = baselines = 0
+    ordered = sorted(groups, key=lambda g: g.ticket.key)
+    for position, part in ((i, part) for i, group in enumerate(ordered) for part in _by_seat(group)):
+        baselines += 1
         scored = _scored(part)
         if len(scored) < algorithm.least_group:
             continue
@@ -58,14 +59,16 @@ def pack(groups: Seq[wire.Group], algorithm: Algorithm) -> Batch:
         flat = has_zero_variance(returns)
         zero_variance += flat
         if not flat or algorithm.keep_zero_variance:
-            used.append((position, scored, returns))
+            used.setdefault(part[0].seat, []).append((position, scored, returns))
     rows: list[Row] = []
     episodes = 0
-    for (position, scored, _), advantages in zip(used, algorithm.advantages([r for _, _, r in used]), strict=True):
-        for episode, advantage in zip(scored, advantages.tolist(), strict=True):
-            rows += [row_of(s, advantage, position, episodes) for s in episode.sequences if any(s.sampled)]
-            episodes += 1
-    return Batch(rows, len(compared), zero_variance)
+    for of_seat in used.values():
+        advantages = algorithm.advantages([returns for _, _, returns in of_seat])
+        for (position, scored, _), of_group in zip(of_seat, advantages, strict=True):
+            for episode, advantage in zip(scored, of_group.tolist(), strict=True):
+                rows += [row_of(s, advantage, position, episodes) for s in episode.sequences if any(s.sampled)]
+                episodes += 1
+    return Batch(rows, baselines, zero_variance)
 
 
 def _by_seat(group: wire.Group) -> list[list[wire.Episode]]:

@@ -225,7 +225,8 @@ def read_toml(path: Path) -> RunConfig:
     """A run's configuration. Raises `ValueError` naming the file and the key, with the nearest valid one."""
     data = _load(path)
     section = data.get("algorithm")
-    algorithm: Any = algorithms.find(section.get("algorithm", "grpo") if isinstance(section, dict) else "grpo")
+    name = section.get("algorithm", "grpo") if isinstance(section, dict) else "grpo"
+    algorithm: Any = algorithms.find(str(name))
     return _convert(data, RunConfig[algorithm], path, {"algorithm": algorithm})
 
 

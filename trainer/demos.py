@@ -21,10 +21,11 @@ AT_ONCE = 32  # episodes played concurrently
 
 
 class Demo(msgspec.Struct):
-    """One demonstration: the conversation, and the environment whose tools it uses."""
+    """One demonstration: the conversation, its environment, and the tools that it had (none: the environment's own)."""
 
     env: str
     messages: list[Message]
+    tools: tuple[ToolSpec, ...] = ()
 
 
 def play(env: str, episodes: int, seed: int, report: Callable[[int], None] = lambda done: None) -> list[Demo]:
@@ -76,7 +77,7 @@ async def _play_one(name: str, index: int, seed: list[int]) -> list[Demo]:
             read = await env.act(reply)
     finally:
         await env.aclose()
-    return [Demo(name, messages) for seat, messages in seen.items() if seat in spoke]
+    return [Demo(name, messages, env.tools) for seat, messages in seen.items() if seat in spoke]
 
 
 def read(path: Path) -> list[Demo]:
@@ -102,7 +103,9 @@ def write(path: Path, played: Sequence[Demo]) -> None:
 
 
 def tools_of(played: Sequence[Demo]) -> dict[str, tuple[ToolSpec, ...]]:
-    return {name: envs.make(name).tools for name in {demo.env for demo in played}}
+    """By environment: those that it had when it was played, for an episode may add some."""
+    known = {demo.env: demo.tools for demo in played}
+    return {name: tools or envs.make(name).tools for name, tools in known.items()}
 
 
 def text_of(message: Message, tool_format: tool_calls.Format, tools: tuple[ToolSpec, ...]) -> str:

@@ -14,7 +14,7 @@ import tyro
 
 import envs
 from envs import suite
-from trainer import checkpoint
+from trainer import algorithms, checkpoint
 from trainer.config import A, Flat, RunConfig, differences, read_toml, with_algorithm, write_toml
 
 PROGRAM = "python -m trainer.run"
@@ -63,11 +63,8 @@ def parse(args: Sequence[str]) -> Run:
 
 def _fresh(source: Source, args: Sequence[str]) -> Run:
     config = _parse(args, source, read_toml(source.config) if source.config else RunConfig())
-    config.check()
     for name in envs.mix(config.env).names:
         envs.make(name)
-    if config.output.eval_suite:
-        suite.load(config.output.eval_suite)
     folder = config.output.runs_dir / (config.output.name or _name(config.env))
     if (folder / "config.toml").exists():
         raise ValueError(f"{folder} holds a run already: go on with --resume {folder}, or give another --name")
@@ -87,7 +84,6 @@ def _resumed(folder: Path, source: Source, args: Sequence[str]) -> Run:
     saved = read_toml(folder / "config.toml")
     base = read_toml(source.config) if source.config else saved
     config = _parse(args, source, base)
-    config.check()
     changed = [d for d in differences(saved, config) if not d.startswith(("steps:", "output."))]
     if changed:
         raise ValueError(f"--resume {folder}: that run has another configuration: {'; '.join(changed)}")
@@ -102,10 +98,18 @@ def _resumed(folder: Path, source: Source, args: Sequence[str]) -> Run:
 
 
 def _parse(args: Sequence[str], source: Source, base: RunConfig) -> RunConfig:
-    base = with_algorithm(base, _given(args, "--algorithm") or base.algorithm.algorithm)
+    name, of_file = _given(args, "--algorithm") or base.algorithm.algorithm, base.algorithm
+    if source.config and name != of_file.algorithm and of_file != algorithms.make(of_file.algorithm):
+        raise ValueError(f"--algorithm {name}: the [algorithm] section of {source.config} is for {of_file.algorithm}")
+    base = with_algorithm(base, name)
     algorithm: Any = type(base.algorithm)  # which says what its options are
     kind: type[Invocation] = Invocation[algorithm]
-    return tyro.cli(kind, args=args, default=Invocation(source, base), prog=PROGRAM, description=Invocation.__doc__).run
+    default = Invocation(source, base)
+    config = tyro.cli(kind, args=args, default=default, prog=PROGRAM, description=Invocation.__doc__).run
+    config.check()
+    if config.output.eval_suite:
+        suite.load(config.output.eval_suite)
+    return config
 
 
 def _source(args: Sequence[str]) -> Source:

@@ -226,6 +226,6 @@ def _beside(prepared: Prepared, log: Metrics, check: Callable[[], None]) -> Besi
         save,
         recorded=[int(r[key]) for r in log.history if key in r],
         begun_at=prepared.learner.version,
-        stall_s=2 * suites.load(config.output.eval_suite).limits.episode_timeout_s + STALL_MARGIN_S,
+        stall_s=2 * suites.load(config.output.eval_suite).limits.reply_timeout_s + STALL_MARGIN_S,
         check=check,
     )

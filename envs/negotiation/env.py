@@ -72,6 +72,9 @@ class Negotiation(ToolEnv):
         return {"kind": opponent, "opponent": opponent, **scenario}
 
     def task_key(self, payload: dict[str, Any]) -> Any:
+        if payload["opponent"] == SELF:  # the same task from either side
+            sides = (("values", "reserve"), ("other", "other_reserve"))
+            return [payload["counts"], *sorted([payload[worth], payload.get(none, 0)] for worth, none in sides)]
         reserves = [payload[side] for side in ("reserve", "other_reserve") if side in payload]
         return [payload["counts"], payload["values"], payload["other"], *reserves]
 
@@ -249,10 +252,18 @@ class Negotiation(ToolEnv):
 
     @reward(weight=0.0)
     def success(self) -> float:
-        """Near the best; of two seats, a deal that none could better for one without costing the other."""
+        """Near the best; of two seats, a deal that none could better for one without costing the other, and that
+        neither is worse off with; or no deal, where there is none such."""
         if self.opponent is None:
-            return float(self.deal is not None and self.from_pareto() < PARETO_SLACK)
+            if self.deal is None:
+                return float(self._least_gain(self._of_side(self._fair(), self.side)) < 0)
+            return float(self.from_pareto() < PARETO_SLACK and self._least_gain(self.deal) >= 0)
         return float(self.of_best() >= NEAR_BEST)
+
+    def _least_gain(self, deal: Deal) -> float:
+        """What `deal` (what side 0 keeps) gives the side that it gives less, over no deal, in shares."""
+        sides = zip((0, 1), self.values_by, self.reserve_by, strict=True)
+        return min(share(self._of_side(deal, side), self.counts_of, values) - least for side, values, least in sides)
 
     @reward(weight=0.0)
     def worse_than_no_deal(self) -> float:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_log
 
 from rollout import weights
-from rollout.engine import Completion, EngineError, Sampling, WeightsError
+from rollout.engine import Completion, EngineError, NoRoom, Sampling, WeightsError
 from rollout.engines.slots import Plan, Request, Slots
 from rollout.engines.torch_cache import ATTENTION, Pass, SlotCache
 from rollout.engines.torch_sampling import draw
@@ -75,11 +75,10 @@ class TorchEngine:
         self.check()
         if sampling.temperature < 0 or sampling.top_p <= 0:
             raise ValueError(f"temperature {sampling.temperature} and top_p {sampling.top_p} are no distribution")
-        if not token_ids or len(token_ids) >= self.context or sampling.max_tokens < 1:
-            raise ValueError(
-                f"a prompt of {len(token_ids)} tokens and a reply of at most {sampling.max_tokens} "
-                f"do not fit into a context of {self.context}"
-            )
+        if not token_ids or sampling.max_tokens < 1:
+            raise ValueError(f"a prompt of {len(token_ids)} tokens and a reply of at most {sampling.max_tokens}")
+        if len(token_ids) >= self.context:
+            raise NoRoom(f"a prompt of {len(token_ids)} tokens leaves no room in a context of {self.context}")
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         stop = frozenset(sampling.stop_ids)
         self.slots.waiting.append(Request(list(token_ids), sampling, session, future, len(token_ids), stop))

@@ -10,6 +10,7 @@ import uvicorn
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
+from pydantic import field_validator
 
 
 class Guess(Action):
@@ -17,6 +18,13 @@ class Guess(Action):
 
     number: int
     why: str = ""
+
+    @field_validator("number")
+    @classmethod
+    def is_a_guess(cls, number: int) -> int:
+        if number < 0:
+            raise ValueError("below 0")
+        return number
 
 
 class Seen(Observation):

@@ -64,9 +64,10 @@ async def test_what_the_model_does_wrong_is_told_to_it() -> None:
     assert await said(env, "divide", a=1, b=4) == "0.25"
     assert (await said(env, "divide", a=1, b=0)).startswith("tool_error: ToolFailure: Error executing tool divide")
     assert "valid" in await said(env, "divide", a="much", b=1)
+    assert (await said(env, "divide", a=1e308, b=1e-10)).startswith("tool_error: ToolFailure")  # not what it promised
     assert await said(env, "multiply") == "format_error: no tool 'multiply', call one of: count_up, divide, die"
     assert env.counts["ok"] == 1
-    assert env.counts["tool_error"] + env.counts["format_error"] == 3
+    assert env.counts["tool_error"] + env.counts["format_error"] == 4
     await env.aclose()
 
 

@@ -7,6 +7,11 @@ import pytest
 from envs import mix
 
 
+def test_an_argument_may_be_json():
+    text = 'verifiers?env=x&args={"a":1,"b":[2,3]}'
+    assert mix(f"{text},code_exec=3").names == (text, "code_exec")
+
+
 def test_shares_are_kept_closely_from_any_position() -> None:
     made = mix("code_exec, doc_search=0.5,negotiation?level=2&opponent=soft=2.5")
     assert made.names == ("code_exec", "doc_search", "negotiation?level=2&opponent=soft")

@@ -12,6 +12,7 @@ from envs.check import check
 from envs.negotiation.env import DISCOUNT, Negotiation
 from envs.negotiation.opponents import OPPONENTS, POOLS, UNSEEN, USUAL, View, best_return
 from envs.negotiation.scenarios import read_casino, read_deal_or_no_deal
+from envs.types import Task
 from rewards.negotiation import deals, share
 
 
@@ -337,3 +338,35 @@ async def test_self_play_passes_the_checks_of_an_author() -> None:
     findings = await check("negotiation?opponent=self", episodes=8)
     assert [finding for finding in findings if finding.verdict != "ok"] == []
     assert "first, second" in next(finding.text for finding in findings if finding.check == "gymnasium")
+
+
+def test_with_itself_a_task_and_its_mirror_are_one() -> None:
+    env = envs.make("negotiation?opponent=self&level=3")
+    task = env.make_task("train", 0).payload
+    mirror = task | {"values": task["other"], "other": task["values"]}
+    mirror |= {"reserve": task["other_reserve"], "other_reserve": task["reserve"]}
+    assert env.task_key(mirror) == env.task_key(task)
+
+
+@pytest.mark.parametrize(
+    ("reserves", "moves", "success"),
+    [
+        ((0, 0), [call("propose", keep=[2, 0]), call("accept", offer_id=1)], 1.0),  # each what it likes
+        ((0, 0), [call("propose", keep=[0, 2]), call("accept", offer_id=1)], 0.0),
+        ((0, 5), [call("propose", keep=[2, 2]), call("accept", offer_id=1)], 0.0),  # second had more without a deal
+        ((9, 9), [call("walk_away")], 1.0),  # nothing is worth 9 of 10 to both
+        ((0, 0), [call("walk_away")], 0.0),
+    ],
+)
+async def test_success_with_itself_is_a_deal_that_both_should_take(reserves, moves, success) -> None:
+    env = envs.make("negotiation?opponent=self")
+    task = {"counts": [2, 2], "values": [4, 1], "other": [1, 4], "opponent": "self", "kind": "self"}
+    task |= {"reserve": reserves[0], "other_reserve": reserves[1]}
+    env.make_task = lambda split, index: Task("negotiation", split, index, "self", task)
+    await env.begin("train", 0)
+    for move in moves:
+        await env.act(move)
+    for seat in env.seats:
+        env.seat = seat
+        assert (await env.score()).components["success"] == success
+    await env.aclose()

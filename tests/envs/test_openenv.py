@@ -145,3 +145,15 @@ async def test_faults_of_a_server_are_never_a_reward() -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="url must be"):
         envs.make("openenv?url=localhost:8000")
+
+
+async def test_an_illegal_move_does_not_let_the_model_out(address: str) -> None:
+    """The server ends the session over a validator's refusal: the episode ends with what was earned."""
+    env = envs.make(f"openenv?url={address}")
+    await env.begin("train", 3)
+    wrong = (env.task.payload["seed"] + 1) % 10
+    assert await said(env, "step", number=wrong) == "wrong"
+    await env.act(call("step", number=-1))
+    assert env.status is not Status.RUNNING or env.counts["format_error"]
+    assert (await env.score()).reward == pytest.approx(-0.1)
+    await env.aclose()

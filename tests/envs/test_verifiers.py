@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def right(completion, answer):
     text = completion[-1]["content"]
     if text == "raise":
         raise KeyError("x")
+    if text == "nothing":
+        return None
     return float(text.strip() == answer)
 
 def brief(completion, **kwargs):
@@ -123,14 +126,21 @@ async def test_single_turn_with_its_rubric() -> None:
     await env.aclose()
 
 
-async def test_a_reward_function_that_raises_is_no_zero() -> None:
+@pytest.mark.parametrize(("text", "told"), [("raise", "right: KeyError"), ("nothing", "right: TypeError")])
+async def test_a_reward_function_that_fails_is_no_zero(text: str, told: str) -> None:
     """The library would log it and count 0."""
     env = made("single")
     await env.begin("train", 0)
-    await env.act(says("raise"))
-    with pytest.raises(RewardError, match="right: KeyError"):
+    await env.act(says(text))
+    with pytest.raises(RewardError, match=told):
         await env.score()
     await env.aclose()
+
+
+def test_signals_stay_ours() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    made("single")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 async def test_multi_turn_with_its_own_state() -> None:

@@ -204,6 +204,35 @@ async def test_a_server_that_knows_only_the_newer_name_of_the_limit():
     assert "max_tokens" not in server.requests[1]
 
 
+async def test_many_at_once_learn_the_newer_name_together():
+    told = (400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+    server = Server(lambda number: told if "max_tokens" in server.requests[number] else None)
+    async with server.serving(retries=0) as client:
+        asked = (client.generate(MessageChat().prompt(), SAMPLING, session="") for _ in range(16))
+        assert len(await asyncio.gather(*asked)) == 16
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "'max_tokens' is too large: 8192. This model's maximum context length is 4096 tokens",
+        "Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64",
+    ],
+)
+async def test_limits_that_do_not_fit_the_model_are_nobodys_score(told):
+    server = Server(lambda number: (400, told))
+    async with server.serving() as client:
+        (episode,) = await play_group(make_ticket(group_size=1), Stage(client, MessageChat, Budget(retries=0)))
+        assert (episode.status, episode.reward) == (Status.ERRORED, None)
+        with pytest.raises(EngineError, match="refuses model"):
+            client.check()
+
+
+async def test_a_key_that_cannot_be_sent_is_refused_at_the_start():
+    with pytest.raises(ValueError, match="key.*line break"):
+        await Endpoint("http://127.0.0.1:9/v1", "m", key="secret\n").start()
+
+
 async def test_nobody_listens():
     client = Endpoint("http://127.0.0.1:9/v1", "m", retries=1)
     await client.start()

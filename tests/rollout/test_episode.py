@@ -11,7 +11,7 @@ import pytest
 from envs import InfrastructureError, Message, reward, tool
 from envs.types import Status
 from rollout import episode, wire
-from rollout.engine import Completion, EngineError, Sampling
+from rollout.engine import Completion, EngineError, NoRoom, Sampling
 from rollout.episode import Budget, CannotPlay, Stage, play_group, turn_seed
 from rollout.wire import Group
 from tests.fakes import STOP, Dice, FakeChat, FakeEngine, make_ticket
@@ -186,7 +186,7 @@ async def test_a_reply_cut_by_the_context_truncates():
 
 
 async def test_a_prompt_without_room_for_a_reply_truncates():
-    (each,) = await play_group(make_ticket(0, group_size=1), stage(Flaky(ValueError("1030 tokens of 1024"))))
+    (each,) = await play_group(make_ticket(0, group_size=1), stage(Flaky(NoRoom("1030 tokens of 1024"))))
     assert (each.status, each.turns, each.reward, each.sequences) == (Status.TRUNCATED, 0, 0.0, [])
     assert each.counts == {"truncated_context": 1}
 

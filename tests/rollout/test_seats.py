@@ -109,7 +109,7 @@ async def test_a_seat_is_compared_with_the_same_seat_only() -> None:
     for each, advantage in zip(given, [0.5, -15.0, -0.5, 15.0], strict=True):
         tokens = each.sequences[0].tokens
         assert [row.advantage for row in batch.rows if row.tokens == tokens[: len(row.tokens)]] == [advantage]
-    assert (batch.groups, len({row.group for row in batch.rows}), len({row.episode for row in batch.rows})) == (2, 2, 4)
+    assert (batch.groups, len({row.group for row in batch.rows}), len({row.episode for row in batch.rows})) == (2, 1, 4)
 
     flat = [msgspec.structs.replace(e, reward=float(e.seat == "north")) for e in group.episodes]
     assert pack([Group(group.ticket, flat, "w0")], GRPO(advantage="mean")).zero_variance == 2

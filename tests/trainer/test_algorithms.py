@@ -206,6 +206,14 @@ def test_reinforce_pp_with_a_group_baseline():
     assert [a.tolist() for a in got] == [pytest.approx([-1.0, 1.0], rel=1e-3)] * 2
 
 
+def test_what_reinforce_pp_compares():
+    assert ReinforcePP().least_group == 1
+    assert ReinforcePP(group_baseline=True).least_group == 2
+    assert ReinforcePP(keep_zero_variance=False).least_group == 2
+    with pytest.raises(ValueError, match="--advantage mean_std"):
+        ReinforcePP(advantage="mean_std").check()
+
+
 def test_cispo_bounds_the_weight_and_keeps_the_gradient():
     t = terms(behaviour=torch.tensor([-1.0, -2.0, -3.0]) - math.log(9))  # r = 9
     loss, clipped = CISPO(entropy_coef=0.0, clip_high=4.0).loss(t)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from trainer.algorithms import policy
 from trainer.algorithms.advantages import ADVANTAGES
@@ -60,8 +60,6 @@ class Algorithm:
     ============  ======================  ===============================================================
     """
 
-    least_group: ClassVar[int] = 2  # the others of a group are the baseline: a lone episode's advantage is 0
-
     algorithm: str = ""
     """What learns: grpo, dr_grpo, dapo, gspo, cispo, dppo, rloo, reinforce_pp, or `my_file.py:MyAlgorithm`. Each has
     defaults and options of its own: `--algorithm NAME --help` explains them."""
@@ -92,6 +90,11 @@ class Algorithm:
     dynamic_sampling: bool = False
     """Replace groups whose returns are all equal by others, so that every step has all of --groups-per-step (DAPO,
     2503.14476)."""
+
+    @property
+    def least_group(self) -> int:
+        """Episodes of a task that it compares: a lone one is its own baseline, and its advantage 0."""
+        return 2
 
     @property
     def needs_reference(self) -> bool:

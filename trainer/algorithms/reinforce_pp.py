@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from trainer.algorithms.advantages import batch_normalised, mean_centred
 from trainer.algorithms.grpo import GRPO
@@ -21,8 +21,6 @@ class ReinforcePP(GRPO):
     A = (R - mean) / std over all episodes of the batch; with --group-baseline, of R minus its group's mean first.
     """
 
-    least_group: ClassVar[int] = 1
-
     algorithm: str = "reinforce_pp"
     group_baseline: bool = False
     """Subtract the group's mean before normalising ("REINFORCE++-baseline")."""
@@ -32,6 +30,15 @@ class ReinforcePP(GRPO):
     """Weight of the entropy bonus."""
     keep_zero_variance: bool = True
     """Keep groups whose returns are all equal: the batch is their baseline."""
+
+    @property
+    def least_group(self) -> int:
+        return 2 if self.group_baseline or not self.keep_zero_variance else 1
+
+    def check(self) -> None:
+        super().check()
+        if self.advantage != "mean":
+            raise ValueError(f"--advantage {self.advantage}: reinforce_pp has its own, and --group-baseline beside it")
 
     def advantages(self, groups: Sequence[Tensor]) -> list[Tensor]:
         return batch_normalised([mean_centred(group) if self.group_baseline else group for group in groups])

@@ -56,6 +56,10 @@ class Beside:
         self._waiting: deque[int] = deque()
         self._running: tuple[int, subprocess.Popen[bytes]] | None = None
         self._finished: list[dict[str, float]] = []
+        for version in range(begun_at + 1):
+            if version not in self._begun and (self._out(version) / RESULT).exists():
+                self._begun.add(version)
+                self._finished.append(self._figures(version, 0))
         for weights in found(self.folder / "weights"):
             version = int(weights.name.removeprefix("step-"))
             if version in self._begun or version > begun_at:

@@ -152,8 +152,11 @@ class EvalConfig:
         for name, value in not_negative.items():
             if value is not None and not value >= 0:
                 raise ValueError(f"--{name} must not be negative, got {value}")
-        if self.model.startswith("openai:") and not self.endpoint.base_url:
-            raise ValueError(f"--model {self.model} needs --base-url, such as http://127.0.0.1:8000/v1")
+        for name in (self.model, self.output.baseline):
+            if name.startswith("openai:") and not self.endpoint.base_url:
+                raise ValueError(f"{name} needs --base-url, such as http://127.0.0.1:8000/v1")
+        if "@" in self.endpoint.base_url:
+            raise ValueError("--base-url holds a name or a password: put the key into the variable of --key-variable")
         if (self.output.price_in is None) != (self.output.price_out is None):
             raise ValueError("--price-in and --price-out go together")
 
@@ -184,12 +187,14 @@ class EvalConfig:
     def kept(self) -> EvalConfig:
         """The options that an evaluation's folder keeps. Those that make it what it is may not change; `output` may."""
         output = replace(self.output, out=None, plain=False, inspect=False)
-        endpoint = EndpointConfig(self.endpoint.base_url)
-        return EvalConfig(self.suite, self.model, self.overrides, self.engine, endpoint, output=output)
+        endpoint = EndpointConfig(self.endpoint.base_url, self.endpoint.key_variable)
+        play = PlayConfig(sandbox=self.play.sandbox)
+        return EvalConfig(self.suite, self.model, self.overrides, self.engine, endpoint, play, output)
 
     def changed_since(self, kept: EvalConfig) -> list[str]:
         """What makes this another evaluation than the one that a folder keeps, a line each."""
-        return [line for line in differences(kept, self.kept()) if not line.startswith("output.")]
+        free = ("output.", "play.", "endpoint.key_variable")
+        return [line for line in differences(kept, self.kept()) if not line.startswith(free)]
 
 
 def parse(args: Sequence[str]) -> EvalConfig:

@@ -159,7 +159,6 @@ def _sample(record: Record, name: str, limits: Limits) -> EvalSample:
         ("turns", "turn", episode.turns),
         ("tokens", "token", limits.max_reply_tokens),
         ("context", "context", limits.context),
-        ("time", "time", limits.episode_timeout_s),
     ):
         if episode.counts.get(f"truncated_{reason}"):
             sample.limit = EvalSampleLimit.model_validate({"type": kind, "limit": most})

@@ -148,7 +148,7 @@ async def _stage(config: EvalConfig, suite: Suite, model: Model, stack: AsyncExi
         engine = Endpoint(
             told.base_url,
             model.path,
-            os.environ.get(told.key_variable, ""),
+            os.environ.get(told.key_variable, "").strip(),
             timeout_s=told.request_timeout_s,
             retries=told.request_retries,
             connections=play.slots,
@@ -172,7 +172,7 @@ async def _stage(config: EvalConfig, suite: Suite, model: Model, stack: AsyncExi
         sandbox=play.sandbox,
         sandbox_slots=play.sandbox_slots,
         max_episodes=play.slots,
-        budget=Budget(wall_s=limits.episode_timeout_s, generate_s=limits.episode_timeout_s),
+        budget=Budget(wall_s=float("inf"), generate_s=limits.reply_timeout_s),
     )
     try:
         stage = await worker.prepare(wanted, stack)

@@ -8,6 +8,7 @@ whose replay differs from what was saved says nothing about the new rewards: it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,11 +18,13 @@ import envs
 import sandbox
 from envs import Score, Status, ToolEnv
 from envs.types import Message
+from rollout.episode import Budget, within
 from rollout.wire import Episode, portable
 from trainer.evaluation.config import PlayConfig
 from trainer.evaluation.store import Record
 from trainer.evaluation.summary import Key
 
+ENV_S = Budget().env_s
 CUT = ("tokens", "context", "time")  # budgets that the environment does not know of
 
 
@@ -66,6 +69,8 @@ async def _all(tasks: Sequence[list[Record]], text: str, play: PlayConfig) -> Re
         async with asyncio.TaskGroup() as group:
             for _ in range(min(len(tasks), play.slots)):
                 group.create_task(replayer())
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from several
     finally:
         await sandbox.close_shared()
     diverged = sum(record.episode.error.startswith(Diverged.__name__) for record in found.values())
@@ -79,18 +84,22 @@ async def _task(records: list[Record], text: str) -> list[Record]:
     try:
         for i, (env, record) in enumerate(zip(players, records, strict=True)):
             try:
-                await _replay(env, record)
+                async with within(ENV_S * (1 + record.episode.turns), "replaying an episode"):
+                    await _replay(env, record)
             except Exception as fault:  # the boundary to the author's code; kept as the episode's cause
                 errors[i] = f"{type(fault).__name__}: {fault}"[:1000]
         sound = [env for env, error in zip(players, errors, strict=True) if not error]
-        scores = iter(await envs.score_group(sound))
+        async with within(ENV_S, "scoring a group"):
+            scores = iter(await envs.score_group(sound))
         results = []
         for env, record, error in zip(players, records, errors, strict=True):
             results.append(_record(env, record, error or next(scores)))
         return results
     finally:
         for env in players:
-            await env.aclose()
+            with contextlib.suppress(Exception):  # the boundary to the author's code: what was scored stays so
+                async with within(ENV_S, "closing an environment"):
+                    await env.aclose()
 
 
 async def _replay(env: ToolEnv, record: Record) -> None:

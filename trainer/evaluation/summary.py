@@ -135,7 +135,7 @@ def compare(
     result: Result, records: Mapping[Key, Record], name: str, other: Result, others: Mapping[Key, Record]
 ) -> Against:
     """How much better `result` is than `other`, task by task, over the attempts that both have."""
-    shared = records.keys() & others.keys()
+    shared = {key for key in records.keys() & others.keys() if None not in (records[key].score, others[key].score)}
     mine, theirs = (task_means([of[key] for key in sorted(shared)], lambda r: r.score) for of in (records, others))
     pairs = [(stratum, value - theirs[task][1]) for task, (stratum, value) in mine.items() if task in theirs]
     bounded = all(0 <= r.score <= 1 for of in (records, others) for r in of.values() if r.score is not None)
