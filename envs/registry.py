@@ -140,7 +140,7 @@ def _resolve(name: str) -> str:
     if versions:
         return max(versions)[1]
     bare = [_bare(match) for match in parts.values() if match]
-    near = difflib.get_close_matches(name, [*bare, *_registered], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, [*bare, *_registered], n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else f"; there are: {', '.join(sorted(bare))}"
     raise UnknownEnvironment(f"no environment {name!r}{hint}")
 

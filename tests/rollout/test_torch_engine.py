@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaForCausalLM
 
 from rollout import weights
-from rollout.engine import Completion, EngineError, Sampling
+from rollout.engine import Completion, EngineError, NoRoom, Sampling
 from rollout.engines.torch_engine import TorchEngine
 from rollout.weights import WeightsError
 from tests.rollout.tiny_models import llama
@@ -225,8 +225,10 @@ async def test_stop_tokens_and_lengths(model_path):
         assert (stopped.finish, stopped.token_ids) == ("stop", free.token_ids[: at + 1])
         full = await engine.generate(given, Sampling(max_tokens=1000, seed=5), session="c")
         assert (full.finish, len(full.token_ids)) == ("length", 25)
-        for ids, most in [(prompt(40), 1), ([], 1), (given, 0)]:
-            with pytest.raises(ValueError, match="context of 40"):
+        with pytest.raises(NoRoom, match="40 tokens leaves no room in a context of 40"):
+            await engine.generate(prompt(40), Sampling(max_tokens=1), session="d")
+        for ids, most in [([], 1), (given, 0)]:
+            with pytest.raises(ValueError, match="tokens and a reply of at most"):
                 await engine.generate(ids, Sampling(max_tokens=most), session="d")
         last = await engine.generate(prompt(39), Sampling(max_tokens=9), session="e")
         assert (last.finish, len(last.token_ids)) == ("length", 1)

@@ -46,8 +46,9 @@ def test_an_algorithm_brings_its_options(tmp_path):
         first.config.algorithm
     )
     assert parse(["--resume", str(first.folder)]).config == first.config
-    other = parse(["--config", str(first.folder / "config.toml"), "--algorithm=gspo", *runs, "--name", "c"])
-    assert other.config.algorithm == make("gspo")
+    assert parse(["--algorithm=gspo", *runs, "--name", "c"]).config.algorithm == make("gspo")
+    with pytest.raises(ValueError, match="--algorithm gspo: the .algorithm. section of .* is for dapo"):
+        parse(["--config", str(first.folder / "config.toml"), "--algorithm=gspo", *runs, "--name", "d"])
     with pytest.raises(SystemExit):
         parse(["--algorithm", "gspo", "--overlong-tokens", "64", *runs])
     with pytest.raises(ValueError, match="another configuration.*algorithm.algorithm: 'dapo' -> 'grpo'"):

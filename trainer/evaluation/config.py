@@ -152,9 +152,9 @@ class EvalConfig:
         for name, value in not_negative.items():
             if value is not None and not value >= 0:
                 raise ValueError(f"--{name} must not be negative, got {value}")
-        for name in (self.model, self.output.baseline):
+        for option, name in (("model", self.model), ("baseline", self.output.baseline)):
             if name.startswith("openai:") and not self.endpoint.base_url:
-                raise ValueError(f"{name} needs --base-url, such as http://127.0.0.1:8000/v1")
+                raise ValueError(f"--{option} {name} needs --base-url, such as http://127.0.0.1:8000/v1")
         if "@" in self.endpoint.base_url:
             raise ValueError("--base-url holds a name or a password: put the key into the variable of --key-variable")
         if (self.output.price_in is None) != (self.output.price_out is None):
