@@ -119,20 +119,27 @@ class Supervisor:
     def _spawn(self, worker: _Worker) -> None:
         command = [sys.executable, "-m", "rollout.worker", "--connect", self.address, "--name", worker.name]
         command += ["--parent", str(os.getpid()), "--scratch", str(self.scratch), "--capacity", str(self.tickets)]
-        # A session of its own: Ctrl-C reaches the trainer alone, which then ends its workers in order.
-        with worker.log.open("ab") as log:
-            worker.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=worker_environment(),
-            )
+        worker.process = spawn(command, worker.log)
 
 
-def worker_environment() -> dict[str, str]:
-    """The worker's: packages found from where this process found them, no thread pool but the engine's own."""
+def spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a process that adds what it says to `log`.
+
+    It has a session of its own: Ctrl-C reaches the trainer alone, which then ends its processes in order.
+    """
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env=_environment(),
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Packages found from where this process found them, no thread pool but the engine's own."""
     paths = [p for p in sys.path if p]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),

@@ -25,7 +25,7 @@ from trainer.checkpoint import found
 from trainer.config import RunConfig
 from trainer.evaluation.store import EPISODES, RESULT
 from trainer.evaluation.summary import ALL, Result
-from trainer.launch import worker_environment
+from trainer.launch import spawn
 
 STOP_S = 10.0
 
@@ -137,16 +137,7 @@ class Beside:
         command += ["--device", optim.device, "--dtype", optim.dtype, "--threads", "1", "--plain"]
         log = self.run / "logs" / "eval.log"
         log.parent.mkdir(exist_ok=True)
-        # A session of its own: Ctrl-C reaches the trainer alone.
-        with log.open("ab") as file:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                env=worker_environment(),
-            )
+        return spawn(command, log)
 
     def _figures(self, version: int, status: int) -> dict[str, float]:
         name = f"eval/{self.suite}"

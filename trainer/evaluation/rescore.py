@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 import envs
 import sandbox
-from envs import Score, Status, ToolEnv
+from envs import InfrastructureError, Score, Status, ToolEnv
 from envs.types import Message
 from rollout.episode import Budget, within
 from rollout.wire import Episode, portable
@@ -89,8 +89,12 @@ async def _task(records: list[Record], text: str) -> list[Record]:
             except Exception as fault:  # the boundary to the author's code; kept as the episode's cause
                 errors[i] = f"{type(fault).__name__}: {fault}"[:1000]
         sound = [env for env, error in zip(players, errors, strict=True) if not error]
-        async with within(ENV_S, "scoring a group"):
-            scores = iter(await envs.score_group(sound))
+        scores: Iterator[Score | Exception]
+        try:
+            async with within(ENV_S, "scoring a group"):
+                scores = iter(await envs.score_group(sound))
+        except InfrastructureError as fault:  # kept as the cause of every episode that it left without a score
+            scores = iter([fault] * len(sound))
         results = []
         for env, record, error in zip(players, records, errors, strict=True):
             results.append(_record(env, record, error or next(scores)))
