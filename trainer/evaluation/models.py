@@ -12,7 +12,7 @@ from pathlib import Path
 from envs.suite import Suite
 from sandbox import SandboxError
 from trainer import checkpoint
-from trainer.config import read_toml
+from trainer.config import OutputConfig, read_toml
 
 REMOTE = "openai:"
 SAMPLED_BYTES = 1 << 20  # of either end of a weights file, for its fingerprint
@@ -76,8 +76,9 @@ def _local(path: str) -> Model:
     step = re.fullmatch(r"step-(\d+)", folder.name)
     version = int(step[1]) if step else 0
     if not folder.is_dir():
+        a_run = folder.parent == OutputConfig.runs_dir  # one that is not there is not to be looked for elsewhere
         is_hub_id = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path) and not ("/" in path and folder.parent.is_dir())
-        if not is_hub_id:
+        if a_run or not is_hub_id:
             raise ValueError(f"--model {path}: there is no such folder{_nearest(folder)}")
         return Model(path)
     if not (folder / "config.json").exists():

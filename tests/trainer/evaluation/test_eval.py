@@ -327,6 +327,7 @@ def test_a_model_that_is_none_leaves_no_folder(model, tmp_path, capsys):
     for name, told in (
         (str(tmp_path), "neither a model in transformers' format"),
         (f"{model}l", f"--model {model}l: there is no such folder; did you mean {model}?"),
+        ("runs/none-of-this-name", "there is no such folder"),  # and no hub is asked
     ):
         out = tmp_path / "out"
         assert evaluation.main(["--suite", str(suite), "--model", name, "--out", str(out)]) == 2
